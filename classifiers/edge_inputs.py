@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, get_args
 
 from rksp.recipe.optimizers.makers import MuonScale, matched_rate
@@ -416,7 +416,8 @@ CONFIG_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def config_features(inputs: EdgeInputs) -> dict[str, float]:
+@lru_cache(maxsize=4096)
+def config_features(inputs: EdgeInputs) -> Mapping[str, float]:
     """Return the columns that need no measurement; logarithms are decimal."""
     return {column.name: column.of(inputs) for column in CONFIG_COLUMNS if column.of}
 

@@ -85,7 +85,7 @@ class EdgeModel:
         """Return every column; a measured one is its difference from the predicted value."""
         features = config_features(inputs)
         measured = measured or {}
-        return features | {
+        return {**features} | {
             name: expected.surplus(measured.get(name, math.nan), features)
             for name, expected in self.expected.items()
         }

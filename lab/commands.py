@@ -254,29 +254,17 @@ def evaluate(
     real: Real = None,
     collection: Collection = None,
     measurements: Measurements = None,
-    probes: Annotated[
-        int,
-        typer.Option(
-            help="Lab models to measure with the probe of rksp score as well.",
-            metavar="PROBES",
-            parser=as_count(0),
-        ),
-    ] = 0,
 ) -> None:
     """Print the accuracy of the model of the edge on unseen ladders, as Markdown."""
-    from lab.fit.edge_card import edge_markdown
+    from lab.fit.edge_card import edge_tables
     from lab.fit.edge_fit import fit_edge_model
     from lab.ladders.edge_ladders import edge_ladders, model_pairs, repeated_ladders
     from lab.own_runs.evaluation import reveal_markdown
 
     ladders = edge_ladders(collection, measurements, real or [])
-    deployed = None
-    if probes:
-        from lab.ladders.deployed_probe import deployed_features  # torch: only this needs models
-
-        deployed = deployed_features(ladders, probes, collection)
     model = fit_edge_model(ladders)
-    typer.echo(edge_markdown(ladders, model, deployed, model_pairs(), repeated_ladders()))
+    for table in edge_tables(ladders, model, model_pairs(), repeated_ladders()):
+        typer.echo(f"{table}\n")  # each as soon as it is known: all take minutes
     typer.echo(reveal_markdown(ladders, model), nl=False)
 
 

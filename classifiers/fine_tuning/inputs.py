@@ -27,7 +27,7 @@ _SMALL_SIZE = math.log10(8.6e7)
 _SIZES = (math.log10(4e7), 12.0)  # sizes of the public data; the nearest one counts beyond them
 _LAB_SIZES = (math.log10(7.9e4), math.log10(6e5))  # sizes of the lab's models
 _TINY = (_LAB_SIZES[1] + _SIZES[0]) / 2  # below it the lab's models are the nearer ones
-_USUAL_RANK, _USUAL_BATCH, _USUAL_STEPS = 16.0, 32.0, 1000.0
+_USUAL_RANK = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,7 @@ class FineTuningInputs:
         family: The configuration's `model_type`; "" where it is not known.
         parameters: Of the whole model, frozen ones and all experts too, but not the embeddings of
             tokens: a vocabulary of many languages does not make a model large.
-        rank, alpha: Of the adapters; their product is scaled by alpha / rank.
-        mixture: Whether the model routes tokens to experts.
-        batch: Sequences an optimizer step.
-        steps: Optimizer steps of the run.
-        warmup_share: Warm-up over all steps.
-        final_share: Last rate over the peak rate.
+        rank: Of the adapters.
         optimizer: adamw stands for Adam and its 8-bit and paged relatives.
         source: Whose runs these are; a name that was revealed, else "".
         model: Which checkpoint, a name of the fit or one that was revealed; else "", and its own
@@ -62,12 +57,6 @@ class FineTuningInputs:
     family: str = ""
     parameters: float | None = None
     rank: float | None = None
-    alpha: float | None = None
-    mixture: bool = False
-    batch: float | None = None
-    steps: float | None = None
-    warmup_share: float | None = None
-    final_share: float | None = None
     optimizer: str = "adamw"
     source: str = ""
     model: str = ""
@@ -108,13 +97,6 @@ class FineTuningInputs:
         kind = "whisper" if self.family == "whisper" else self.kind
         is_large = kind == "encoder" and (self.parameters or 0.0) > _LARGE_ENCODER
         return kind if self.trained == "full" and kind in USUAL and not is_large else ""
-
-    @property
-    def scale(self) -> float | None:
-        """The factor before the product of the adapters; with rsLoRA, alpha over the root."""
-        if self.trained != "adapter" or not self.rank or not self.alpha:
-            return None
-        return self.alpha / (math.sqrt(self.rank) if self.method == "rslora" else self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +165,3 @@ def _numbers(inputs: FineTuningInputs, scope: str) -> Iterator[Term]:
         yield Term("size", scope, min(max(math.log10(inputs.parameters), low), high) - usual)
     if inputs.trained == "adapter" and inputs.rank:
         yield Term("rank", scope, math.log10(inputs.rank / _USUAL_RANK))
-    if inputs.scale:
-        yield Term("scale", scope, math.log10(inputs.scale))
-    if inputs.batch:
-        yield Term("batch", scope, math.log10(inputs.batch / _USUAL_BATCH))
-    if inputs.steps:
-        yield Term("steps", scope, math.log10(inputs.steps / _USUAL_STEPS))
-    if inputs.mixture:
-        yield Term("mixture", scope)
-    if inputs.warmup_share is not None:
-        yield Term("no warm-up", scope, float(inputs.warmup_share == 0))
-    if inputs.final_share is not None:
-        yield Term("final share", scope, inputs.final_share)

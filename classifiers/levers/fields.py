@@ -37,12 +37,15 @@ _MOVES = "Moves the likely edge, in decades a decade or at most"
 _NONE = "Measured, no effect on it beyond chance"
 _UNKNOWN = "Not measured, or in too few families to tell"
 NOT_MEASURED = "not measured: no pair of runs differs in it, and it moves nothing"
-_SCALES = {  # fields that E is stated in, or that another one holds
+_SCALES = {  # fields that E is stated in, that another one holds, or that say what is trained
     "learning_rate": "E is a learning rate, and no field moves it by moving this one",
     "optimizer": "each optimizer has an edge of its own; score the run with each",
     "muon_scale": "the edge is stated in the scale that it names, by a known factor",
     "gradient_accumulation_steps": "batch_size counts all of a step, so this moves nothing",
     "rows": "batch_size counts all of a step, so this moves nothing",
+    "peft": "each way to train held weights has an edge of its own; score the run with each",
+    "objective": "of held weights, each has an edge of its own; score the run with each",
+    "lora_rank": "measured in sweeps of adapters: it moves the best rate, no effect on E is seen",
 }
 
 

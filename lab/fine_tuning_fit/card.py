@@ -41,17 +41,11 @@ from rksp.ground.model import definite
 # What was compared with the shipped terms: changed spreads, in words.
 TRIED: dict[str, dict[str, float]] = {
     "without the rank": {"best: rank": 0.0},
-    "alpha / rank": {"best: scale": 0.2},
     "without the family": {"best: family": 0.0, "shared: family (full)": 0.0},
     "without the size, all weights": {"shared: size (full)": 0.0},
     "without the method": {"shared: method": 0.0, "best: method": 0.0},
     "the method, in the edge too": {"edge: method": 0.15},
     "without the size, adapters": {"best: size (adapter)": 0.0},
-    "the batch": {"shared: batch": 0.15},
-    "the number of steps": {"shared: steps": 0.15},
-    "a mixture of experts": {"shared: mixture": 0.15},
-    "the end of the schedule": {"shared: final share": 0.2},
-    "no warm-up": {"edge: no warm-up": 0.2},
 }
 
 

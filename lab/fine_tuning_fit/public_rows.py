@@ -55,7 +55,6 @@ _OBJECTIVES = {
 _CONTINUED = ("continued", "mid-training")
 # These groups classify with decoders or adapters, which neither method nor family says.
 _CLASSIFYING = ("federated-lora-qnli", "microsoft-lora", "gpt2-course")
-_SERVICE_ALPHA = {"tinker_sft_sweep": 32.0}  # the service's authors publish it
 _ITSELF = "sundry"  # a group of unrelated sources: each row is one
 # Groups that are one source under two names.
 _SAME_SOURCE = {
@@ -291,28 +290,13 @@ def inputs_of(row: Row) -> FineTuningInputs:
     method, objective = _method(str(row["method"]))
     family = arch.get("family") or ""
     source: Any = row["id"] if row["group"] == _ITSELF else row["group"]
-    adapts = method in ADAPTERS
-    rank = _number(recipe.get("lora_rank")) if adapts else None
-    alpha = _number(recipe.get("lora_alpha")) if adapts else None
-    steps = _number(recipe.get("steps"))
-    warmup = _number(recipe.get("warmup_ratio"))
-    if warmup is None and steps and recipe.get("warmup_steps") is not None:
-        warmup = min(1.0, recipe["warmup_steps"] / steps)
     return FineTuningInputs(
         method=method,
         objective=_objective(row, objective),
         kind=_kind(family),
         family=family,
         parameters=_size(arch),
-        rank=rank,
-        alpha=alpha
-        if alpha is not None
-        else (_SERVICE_ALPHA.get(row["group"]) if adapts else None),
-        mixture=bool(arch.get("experts")),
-        batch=_number(recipe.get("batch_sequences")),
-        steps=steps,
-        warmup_share=warmup,
-        final_share=_final_share(recipe),
+        rank=_number(recipe.get("lora_rank")) if method in ADAPTERS else None,
         optimizer="sgd" if "sgd" in str(recipe.get("optimizer")) else "adamw",
         source=_SAME_SOURCE.get(source, source),
         model=arch.get("model") or str(row["id"]),
@@ -350,15 +334,6 @@ def _size(arch: Row) -> float | None:
     if model in _SIZES or not found:
         return _SIZES.get(model)
     return float(found[1]) * (1e9 if found[2] in "bB" else 1e6)
-
-
-def _final_share(recipe: Row) -> float | None:
-    schedule = recipe.get("schedule")
-    if schedule is None:
-        return None
-    if recipe.get("min_lr_ratio") is not None:
-        return float(recipe["min_lr_ratio"])
-    return 1.0 if schedule.startswith("constant") else 0.0
 
 
 def _kind(family: str | None) -> str:

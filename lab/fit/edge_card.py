@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from lab.fit.edge_ceiling import ceiling_table
 from lab.fit.edge_ladder import LAB, PUBLISHED, EdgeLadder
-from lab.fit.edge_learners import learner_guesses
 from lab.fit.edge_left_out import (
     batches,
     keys,
@@ -21,15 +20,14 @@ from lab.fit.edge_left_out import (
     teams_table,
 )
 from lab.fit.edge_lengths import bridge, horizons, warmups
-from lab.fit.edge_predictors import predictors_table
 from lab.fit.edge_scores import (
     CONFIG_ONLY,
     Prediction,
     PublishedRecipe,
+    auroc_of,
     published,
     rule_guesses,
-    shown_the_probe,
-    single_run_auroc,
+    single_runs,
     unseen,
 )
 from lab.fit.edge_transfer import transfer_errors
@@ -40,50 +38,54 @@ from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc, ece
 from rksp.ground.model import definite
 
+# Settings that single runs of public sources change, as tables name them.
+_CHANGED = {
+    "train_batch_size": "batch",
+    "warmup": "warm-up",
+    "beta1": "β₁",
+    "beta2": "β₂",
+    "weight_decay": "weight decay",
+}
 
-def edge_markdown(
+
+def edge_tables(
     ladders: Sequence[EdgeLadder],
     model: EdgeModel,
-    deployed: Mapping[str, Mapping[str, float]] | None = None,
     pairs: Sequence[tuple[str, str, str, str]] = (),
     repeats: Sequence[Sequence[str]] = (),
-) -> str:
-    """Return all tables; those of public sources only where their ladders are given.
+) -> Iterator[str]:
+    """Yield every table; those of public sources only where their ladders are given.
 
     Args:
         ladders: Of the lab and of public sources.
         model: Fitted on all ladders; its spreads are used where it is left out.
-        deployed: Features of lab ladders with the probe of `rksp score`, by name.
         pairs: Pairs of ladders, as `edge_left_out.pair_table` takes them.
         repeats: Names of lab ladders that differ in the seed alone.
     """
     in_fold = keys(ladders)["ladders of the lab"]
     judged = [x for x in ladders if in_fold(x) and x.best is not None]
     public = any(x.source not in (LAB, PUBLISHED) for x in ladders)
-    lead = [
-        teams_table(ladders, model) if public else "",
-        left_out_table(ladders, model),
-        ceiling_table(ladders, judged, repeats, pairs),
-        pair_table(ladders, pairs),
-    ]
-    parts = [_lab(ladders, model), predictors_table(ladders, model)]
-    if deployed:
-        parts.append(_probes(ladders, model, deployed))
+    if public:
+        yield teams_table(ladders, model)
+    yield left_out_table(ladders, model)
+    yield ceiling_table(ladders, judged, repeats, pairs)
     if public:
         by_source = dict(unseen(ladders, model, "source"))
-        lead.append(optimizers_left_out(ladders, model))
+        yield optimizers_left_out(ladders, model)
         by_source = {name: read for name, read in by_source.items() if _adam(read)}
-        parts = [
-            _sources(ladders, model, by_source),
-            _rates(by_source),
-            batches(ladders, model),
-            *parts,
-        ]
-        parts += [_shapes(ladders, model), _single_runs(ladders), warmups(ladders, model)]
-        parts.append(_transfer(ladders))
-    parts += [bridge(ladders, model), _published(ladders, model)]
-    parts += [verdict_table(ladders, model) if public else "", horizons(ladders)]
-    return "\n\n".join(part for part in (*lead, *parts) if part) + "\n"
+        yield _sources(ladders, model, by_source)
+        yield _rates(by_source)
+        yield batches(ladders, model)
+        yield _single_runs(ladders)
+        yield _published(ladders, model)
+        yield verdict_table(ladders, model)
+        yield _shapes(ladders, model)
+        yield warmups(ladders, model)
+        yield _transfer(ladders)
+    yield _lab(ladders, model)
+    yield bridge(ladders, model)
+    yield horizons(ladders)
+    yield pair_table(ladders, pairs)
 
 
 def _adam(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -123,7 +125,7 @@ def _sources(
     for name in names:
         rest = [x for x in ladders if x.source != name]
         mine = [p.ladder for p in _adam(by_source[name])]
-        for title, guess in (rule_guesses(rest) | learner_guesses(rest)).items():
+        for title, guess in rule_guesses(rest).items():
             edges, bests = rules.setdefault(title, ([], []))
             edges.append(float(np.median([abs(guess(x)[0] - x.edge) for x in mine if x.has_edge])))
             bests.append(float(np.median([abs(guess(x)[1] - definite(x.best)) for x in mine])))
@@ -253,31 +255,6 @@ def _usual_best(ladder: EdgeLadder, lab: Sequence[EdgeLadder]) -> float:
     return float(np.median([x.best for x in kin or others]))
 
 
-def _probes(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
-) -> str:
-    lines = [
-        f"### {len(deployed)} lab ladders left out, by what their models were shown",
-        "",
-        "| shown | edge error | 90 % | AUROC | excess loss of start here | fails |",
-        "|---|---|---|---|---|---|",
-    ]
-    found = shown_the_probe(ladders, model, deployed)
-    for title, read in found.items():
-        errors = np.abs([p.edge - p.ladder.edge for p in read if p.ladder.has_edge])
-        y = np.concatenate([p.ladder.failed for p in read])
-        margin = np.concatenate([p.ladder.rates - p.edge for p in read])
-        lines.append(
-            f"| {title} | {np.median(errors):.2f} | {np.quantile(errors, 0.9):.2f} | "
-            f"{auroc(y, margin):.3f} | {_worth(read, lambda p: p.start)} |"
-        )
-    one, other, _ = found.values()
-    moved = np.abs([b.edge - a.edge for a, b in zip(one, other, strict=True)])
-    lines += ["", f"The probe moves the likely edge by {np.median(moved):.3f} decades in the "]
-    lines[-1] += f"median and by {np.quantile(moved, 0.9):.2f} in one of ten."
-    return "\n".join(lines)
-
-
 def _worth(found: Sequence[Prediction], rate: Callable[[Prediction], float]) -> str:
     lost = np.mean([float(p.ladder.excess_at(rate(p))) for p in found])
     fails = np.mean([p.ladder.has_edge and rate(p) > p.ladder.edge for p in found])
@@ -307,15 +284,20 @@ def _single_runs(ladders: Sequence[EdgeLadder]) -> str:
         "its source": lambda x: x.source,
     }
     lines = [
-        "### Runs that change the warm-up, β₁, β₂ or the batch at a fixed rate",
+        "### Runs that change one setting other than the rate",
         "",
-        "| left out | AUROC of failing | among runs of one optimizer |",
-        "|---|---|---|",
+        "AUROC of failing: over all of them, and over those that change one setting.",
+        "",
+        f"| left out | all | {' | '.join(_CHANGED.values())} |",
+        f"|---|---|{'---|' * len(_CHANGED)}",
     ]
     for title, key in keys.items():
-        pooled, within = single_run_auroc(ladders, key)
-        lines.append(f"| {title} | {pooled:.2f} | {within:.2f} |")
-    return "\n".join(lines)
+        runs = single_runs(ladders, key)
+        of = lambda setting, runs=runs: [r for r in runs if r[0].changed.startswith(f"{setting}=")]
+        cells = [f"{auroc_of(part):.2f}" for part in (runs, *map(of, _CHANGED))]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    failed = sum(bool(x.failed[0]) for x, _ in runs)
+    return "\n".join([*lines, "", f"{len(runs)} runs, of which {failed} failed."])
 
 
 def _transfer(ladders: Sequence[EdgeLadder]) -> str:

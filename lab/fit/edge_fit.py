@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
@@ -42,9 +42,7 @@ _SINGLE_RUNS = 50.0  # and all its runs that bound the edge from one side as muc
 # The lab's pairs, a few models over and over, weigh as much as this many of its ladders in the
 # edge, which they tell best, and in the best rate.
 _EDGE_PAIRS, _BEST_PAIRS = 200.0, 100.0
-# Decades: deviation of the offsets of public sources, which differ more in their best rates, that
-# flat ladders leave open, than in their edges.
-_EDGE_OFFSETS, _BEST_OFFSETS = 0.15, 0.3
+_SOURCE_OFFSETS = 0.3  # decades: deviation of the offsets of public sources (`forms.md`)
 _BEST_WIDTH = 0.25  # decades on either side of the best rate of a ladder
 _CHOSEN_WIDTH = 0.5  # and of the rate of a published recipe, which its authors chose
 _UNTESTED = 300  # runs of which none lapsed, as long as lapses are not counted
@@ -52,6 +50,9 @@ _SMOOTHING = 1.0  # of the curves of lost nats: weight of squared second differe
 _USUAL = (0.01, 0.99)  # quantiles between which a measured feature is nothing strange
 _UNTOLD = {field.name: field.default for field in fields(EdgeInputs)}
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
+# What was fitted by this process, with the ladders, so that none of their ids is given again:
+# tables leave out the same sources.
+_FITTED: dict[Hashable, tuple[Sequence[EdgeLadder], EdgeModel]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,13 @@ def fit_edge_model(
         (x for x in ladders if x.source != OPENLM),
         key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
     )
+    asked = (tuple(map(id, ladders)), design, spreads)
+    if asked not in _FITTED:
+        _FITTED[asked] = (ladders, _fitted(ladders, design, spreads))
+    return _FITTED[asked][1]
+
+
+def _fitted(ladders: Sequence[EdgeLadder], design: Design, spreads: bool) -> EdgeModel:
     expected = _fit_expected(ladders, design)
     design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
     fits = {of: _fit_line(ladders, design, expected, of) for of in LINES}
@@ -119,7 +127,7 @@ def fit_edge_model(
         kinds=Kinds(families={}, unlike={}),
         ranges={},
         measured_ranges=_measured_ranges(whole),
-        card=_card(ladders),
+        card=_card(ladders) if spreads else {},
     )
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
     model = replace(model, ranges=_ranges(model, known))
@@ -210,7 +218,7 @@ def _fit_line(
         signs=[c.sign for c in columns],
         priors=[c.prior for c in columns],
         means=[c.mean if of != "best" else 0.0 for c in columns],
-        group_spread=_BEST_OFFSETS if of == "best" else _EDGE_OFFSETS,
+        group_spread=_SOURCE_OFFSETS,
     )
 
 
@@ -222,7 +230,7 @@ def _row(
         name: e.surplus(float(ladder.measured.get(name, math.nan)), features)
         for name, e in expected.items()
     }
-    known = features | surplus
+    known = {**features, **surplus}
     return [known.get(c.name, 0.0) for c in columns]
 
 

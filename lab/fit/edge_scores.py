@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from lab.fit.edge_fit import FULL, Design, fit_edge_model
-from lab.fit.edge_ladder import LAB, OPENLM, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel
@@ -17,18 +17,20 @@ from rksp.classifiers.metrics import auroc
 from rksp.ground.model import definite
 from rksp.models.families import family_of
 
-FOLDS = 8
-FACTORS = ("warmup", "beta1", "beta2", "train_batch_size")  # settings that single runs change
 CONFIG_ONLY = Design(measured=())
 Guess = Callable[[EdgeLadder], tuple[float, float]]  # log10 of the edge and of the best rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model that did not see a ladder says of it; log10 of the highest rates reached."""
+    """What a model that did not see a ladder says of it; log10 of the highest rates reached.
+
+    `ends` are those of the 90 % interval of the edge.
+    """
 
     ladder: EdgeLadder
     edge: float
+    ends: tuple[float, float]
     best: float
     start: float
     ceiling: float
@@ -47,6 +49,10 @@ class Prediction:
         return cls(
             ladder=ladder,
             edge=read.log_edge + reached,
+            ends=(
+                math.log10(read.edge.quantile(0.05)) + reached,
+                math.log10(read.edge.quantile(0.95)) + reached,
+            ),
             best=read.log_best + reached,
             start=math.log10(read.start_here) + reached,
             ceiling=math.log10(read.do_not_exceed()) + reached,
@@ -55,6 +61,11 @@ class Prediction:
             failed_high=ends[:, 1],
             diverged=np.array([read.diverged(rate) for rate in rates]),
         )
+
+    @property
+    def holds_edge(self) -> bool:
+        """Whether the edge may lie within its 90 % interval."""
+        return self.ends[0] <= self.ladder.high and self.ladder.low <= self.ends[1]
 
     @property
     def is_covered(self) -> float:
@@ -81,67 +92,30 @@ def unseen(
         yield name, [Prediction.of(seen, x) for x in public if getattr(x, key) == name]
 
 
-def shown_the_probe(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, deployed: Mapping[str, Mapping[str, float]]
-) -> dict[str, list[Prediction]]:
-    """Return predictions of lab ladders left out, by what was measured of them.
-
-    Args:
-        ladders: Of the lab and of public sources.
-        model: Whose spreads are used.
-        deployed: Features of lab ladders with the probe of `rksp score`, by name.
-    """
-    lab = sorted((x for x in ladders if x.name in deployed), key=lambda x: x.name)
-    found: dict[str, list[Prediction]] = {}
-    for fold in range(FOLDS):
-        mine = lab[fold::FOLDS]
-        left_out = {x.name for x in mine}
-        rest = [x for x in ladders if x.name not in left_out]
-        seen = with_spreads_of(fit_edge_model(rest, spreads=False), model)
-        for x in mine:
-            for title, measured in (
-                ("their own batches, as fitted", x.measured),
-                ("the probe of `rksp score`", deployed[x.name]),
-                ("nothing", {}),
-            ):
-                read = Prediction.of(seen, replace(x, measured=measured))
-                found.setdefault(title, []).append(read)
-    return found
-
-
-def single_run_auroc(
+def single_runs(
     ladders: Sequence[EdgeLadder], key: Callable[[EdgeLadder], str]
-) -> tuple[float, float]:
-    """Return the AUROC of failing over runs that change one of `FACTORS`.
-
-    They are of Adam's relatives and of Lion.
+) -> list[tuple[EdgeLadder, float]]:
+    """Return each run that changes one setting other than the rate, and how far above E it ran.
 
     Args:
         ladders: Of the lab and of public sources, single runs among them.
         key: What is left out together with a run, "" for nothing.
-
-    Returns:
-        Over all pairs of runs, and over pairs with the same optimizer.
     """
-    chosen = [x for x in ladders if _is_factor(x)]
-    margin = np.empty(len(chosen))
+    bounds = (*BOUNDS, PUBLISHED)
+    chosen = [x for x in ladders if x.changed and x.changed not in bounds and x.source != OPENLM]
+    found = []
     for name in sorted({key(x) for x in chosen}):
         rest = [x for x in ladders if x.source == LAB or key(x) != name or not name]
         seen = fit_edge_model(rest, spreads=False)
-        for i, x in enumerate(chosen):
-            if key(x) == name:
-                margin[i] = x.rates[0] - Prediction.of(seen, x).edge
-    failed = np.array([x.failed[0] for x in chosen])
-    names = np.array([x.inputs.optimizer for x in chosen])
-    parts = [(failed[names == name], margin[names == name]) for name in sorted(set(names))]
-    parts = [(y, m) for y, m in parts if 0 < y.sum() < len(y)]
-    pairs = [y.sum() * (len(y) - y.sum()) for y, _ in parts]
-    return auroc(failed, margin), float(np.average([auroc(y, m) for y, m in parts], weights=pairs))
+        mine = [x for x in chosen if key(x) == name]
+        found += [(x, float(x.rates[0]) - Prediction.of(seen, x).edge) for x in mine]
+    return found
 
 
-def _is_factor(ladder: EdgeLadder) -> bool:
-    is_known = ladder.inputs.optimizer in (*ADAM_FAMILY, "lion")
-    return is_known and ladder.changed.split("=")[0] in FACTORS
+def auroc_of(runs: Sequence[tuple[EdgeLadder, float]]) -> float:
+    """Return the AUROC of failing of `single_runs`; NaN where all ended alike."""
+    failed = np.array([x.failed[0] for x, _ in runs])
+    return auroc(failed, np.array([margin for _, margin in runs])) if runs else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Which rule should call a run doubtful: healthy runs warned and failures caught, as Markdown."""
+"""From which risk on a run should be doubtful: healthy runs warned and failures caught."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.fit.edge_fit import fit_edge_model
@@ -13,7 +13,8 @@ from rksp.assessment.risk import beyond
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.terms import DEFAULT_BAR
-from rksp.documents.verdict import Verdict, word_at
+
+_RISKS = (0.1, 0.15, 0.2, 0.25, 0.3)  # of X, of which the smallest that warns one healthy in 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,34 +25,10 @@ class Told:
     failed: bool
     is_told: bool
     chance: float
-    most: float
-    is_above: bool
-    word: Verdict
-
-
-Rule = Callable[[Told], bool]
-
-
-def _above_and_likely(least: float) -> Rule:
-    return lambda x: x.is_above and x.chance >= least * DEFAULT_BAR
-
-
-RULES: dict[str, Rule] = {
-    "above X and S by a tenth, or an interval up to the bar (before)": lambda x: (
-        x.is_above or x.most >= DEFAULT_BAR
-    ),
-    "above X and S by a tenth": lambda x: x.is_above,
-    "an interval up to the bar": lambda x: x.most >= DEFAULT_BAR,
-    **{
-        f"above X and S, and P(failed) at least {least:g} of the bar": _above_and_likely(least)
-        for least in (0.2, 0.3, 0.4, 0.5, 0.6)
-    },
-    "as shipped": lambda x: x.word is Verdict.CAUTION,
-}
 
 
 def verdict_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """Return what every rule of the verdict says, whole teams and developers left out."""
+    """Return whom *caution* warns by the risk of X, whole teams and developers left out."""
     told = _told(ladders, model)
     groups = {
         "decoders": [x for x in told if x.kind == "decoder"],
@@ -61,25 +38,26 @@ def verdict_table(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         "failed, of the lab": [x for x in told if x.failed and x.kind == "toy"],
     }
     lines = [
-        "### The rule of *caution*, teams and developers left out",
+        "### The risk of X, teams and developers left out",
         "",
-        "Share that is at least *caution*, in per cent: published recipes that trained, best runs "
-        "of public ladders, runs that failed there and on tasks of the lab. *Cannot tell* is left "
-        "out of the first three columns, and of the failures counts as caught.",
+        "Share that is at least *caution*, in per cent, by the P(failed) at X: published recipes "
+        "that trained, best runs of public ladders, runs that failed there and on tasks of the "
+        "lab. *Cannot tell* is left out of the first three columns, and of the failures counts as "
+        "caught.",
         "",
-        "| rule | " + " | ".join(f"{name} ({len(part)})" for name, part in groups.items()) + " |",
+        "| risk | " + " | ".join(f"{name} ({len(part)})" for name, part in groups.items()) + " |",
         "|---|---|---|---|---|---|",
     ]
-    for title, rule in RULES.items():
-        shares = [f"{100 * _caught(part, rule):.1f}" for part in groups.values()]
-        lines.append(f"| {title} | {' | '.join(shares)} |")
+    for risk in _RISKS:
+        shares = [f"{100 * _caught(part, risk):.1f}" for part in groups.values()]
+        lines.append(f"| {risk:.0%} | {' | '.join(shares)} |")
     at_risk = sum(x.chance >= DEFAULT_BAR for x in groups["recipes"])
     return "\n".join([*lines, "", f"Recipes at risk: {at_risk}."])
 
 
-def _caught(part: Sequence[Told], rule: Rule) -> float:
+def _caught(part: Sequence[Told], risk: float) -> float:
     told = [x for x in part if x.is_told or x.failed]
-    return sum(not x.is_told or x.chance >= DEFAULT_BAR or rule(x) for x in told) / len(told)
+    return sum(not x.is_told or x.chance >= risk for x in told) / len(told)
 
 
 def _told(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Told]:
@@ -98,23 +76,13 @@ def _told(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Told]:
 
 def _runs(seen: EdgeModel, ladder: EdgeLadder, title: str) -> list[Told]:
     read, reached = seen.predict(ladder.inputs, ladder.measured), ladder.inputs.peak_share
-    most = read.do_not_exceed()
     found = []
     for rate, failed in zip(ladder.rates.tolist(), ladder.failed.tolist(), strict=True):
         nominal = 10**rate / reached
-        chance, ends = read.failed(nominal), read.interval(nominal)
         kind = "toy" if title == "tasks of the lab" else "best" if rate == ladder.best else "run"
         if title == "recipes":
             kind = "decoder" if ladder.inputs.predicts_next else "recipe"
-        found.append(
-            Told(
-                kind=kind,
-                failed=failed,
-                is_told=not says_nothing(*ends) and not beyond(read, ladder.inputs),
-                chance=chance,
-                most=ends[1],
-                is_above=nominal > most,
-                word=word_at(nominal, most, is_risk=chance >= DEFAULT_BAR),
-            )
-        )
+        is_told = not says_nothing(*read.interval(nominal)) and not beyond(read, ladder.inputs)
+        chance = read.failed(nominal)
+        found.append(Told(kind=kind, failed=failed, is_told=is_told, chance=chance))
     return found

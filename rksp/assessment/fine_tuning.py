@@ -58,12 +58,6 @@ _MEANINGS = {
     "size": "the number of parameters",
     "no size": "the unknown number of parameters",
     "rank": "the rank of the adapters",
-    "scale": "the scale of the adapters",
-    "mixture": "the mixture of experts",
-    "batch": "the tokens of a batch",
-    "steps": "the length of the run",
-    "no warm-up": "no warm-up",
-    "final share": "the end of the schedule",
 }
 _LEVELS = {"objective": "the {} objective", "method": "training with {}"}
 _TAKEN_AS_USUAL = ("base", "source", "model")  # the level itself, and what is not known of a run
@@ -95,7 +89,6 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
         "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
         "family": lineage_of(declared.name),
         "parameters": counted if shape is None else round(shape.block_parameters),
-        "mixture": declared.experts is not None,
     }
 
 
@@ -109,17 +102,11 @@ def tuned_inputs(recipe: Recipe, task: str, *, kind: str, **facts: Any) -> FineT
         **facts: The other ones of `tuned_facts`.
     """
     spec = optimizer_spec(recipe.optimizer)
-    adapts = recipe.peft in LOW_RANK
     return FineTuningInputs(
         method="full" if recipe.peft == "none" else recipe.peft,
         objective=_objective(recipe, task, kind),
         kind=kind,
-        rank=recipe.lora_rank if adapts else None,
-        alpha=recipe.lora_alpha if adapts else None,
-        batch=recipe.batch_size,
-        steps=recipe.max_steps,
-        warmup_share=min(1.0, recipe.warmup_steps / recipe.max_steps),
-        final_share=recipe.share_after_warmup(recipe.max_steps),
+        rank=recipe.lora_rank if recipe.peft in LOW_RANK else None,
         optimizer=spec.counts_as or spec.name,
         **facts,
     )

@@ -29,7 +29,7 @@ from rksp.recipe.start import SCRATCH, Start
 PREFIX = "rksp."  # of the columns of a record that hold the shape
 Size = Annotated[int, Field(gt=0, lt=2**40, strict=True)]
 # What is asked of trained weights alone, and is no fact of `EdgeInputs`.
-_OF_TUNING = ("is_of_tuning", "task", "kind", "parameters", "is_mixture", "entropy")
+_OF_TUNING = ("is_of_tuning", "task", "kind", "parameters", "entropy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,6 @@ class Shape:
         task: What the model predicts; empty where nobody says.
         kind: Such as decoder; empty where nobody says.
         parameters: Without the embeddings; None where the configuration does not tell.
-        is_mixture: Tokens are routed to experts.
         entropy: Of the labels of a classifier, in nats; None where nobody says.
     """
 
@@ -60,7 +59,6 @@ class Shape:
     task: StrictStr = ""
     kind: StrictStr = ""
     parameters: Size | None = None
-    is_mixture: StrictBool = False
     entropy: Annotated[float, Field(ge=0, lt=20, strict=True)] | None = None
 
     @property
@@ -110,7 +108,6 @@ class Shape:
             kind=self.kind,
             family=lineage_of(self.family),
             parameters=self.parameters,
-            mixture=self.is_mixture,
         )
 
 
@@ -136,7 +133,6 @@ def shape_of(
         task=task or "",
         kind=tuned["kind"],
         parameters=tuned["parameters"],
-        is_mixture=tuned["mixture"],
     )
 
 

@@ -53,11 +53,12 @@ def test_the_rate_decides(capsys, rate):
 
 
 def test_a_verdict_that_an_assumption_decides_says_so(capsys):
-    _, report = scored(capsys, "gpt2", "--lr", "2e-3", "--exit-zero")
+    _, report = scored(capsys, "gpt2", "--lr", "1.6e-3", "--exit-zero")
     others = {a["assumption"]: a["verdict"] for a in report["seeds"][0]["alternatives"]}
     assert report["verdict"] == "risk" and others["100 steps of warm-up"] == "caution"
     assert others["a batch of 2048"] == "caution"
-    assert left_with(["score", "gpt2", "--lr", "2e-3", "--evidence", "config", "--exit-zero"]) == 0
+    arguments = ["score", "gpt2", "--lr", "1.6e-3", "--evidence", "config", "--exit-zero"]
+    assert left_with(arguments) == 0
     said = "would be caution with a batch of 256 or sequences of 2048 tokens"
     assert said in " ".join(capsys.readouterr().out.split())
 

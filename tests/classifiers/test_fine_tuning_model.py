@@ -198,7 +198,7 @@ def test_forgetting_is_said_only_where_ladders_show_it(shipped):
 
 
 def test_the_contributions_add_up_to_the_edge(shipped):
-    said = shipped.predict(inputs(rank=64.0, alpha=16.0))
+    said = shipped.predict(inputs(rank=64.0))
     assert sum(said.contributions.values()) == pytest.approx(said.edge.location)
 
 

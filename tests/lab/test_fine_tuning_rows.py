@@ -37,7 +37,6 @@ def _card(name: str, rate: float, *, failed: bool = False) -> dict:
 def test_a_ladder_has_its_brackets_and_its_method():
     (read,) = public_ladders([_ladder("one", retention=[9.0, 9.0, 5.0, 1.0])])
     assert (read.kind, read.inputs.method, read.inputs.kind) == (LADDER, "lora", "decoder")
-    assert read.inputs.scale == 2.0
     assert read.inputs.parameters == 7e9
     assert read.best == pytest.approx((-3.5, -2.5))
     assert read.edge == pytest.approx((-3, -2))

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 from lab import commands as cli
 from lab.ladders import run as lab_run
-from lab.ladders.deployed_probe import _measure
 from lab.ladders.ladder import LadderRun, run_ladder, run_once
 from lab.ladders.pairs import LadderPairs
 from lab.ladders.run import run_plan
@@ -299,12 +298,3 @@ def test_an_interrupt_says_how_to_continue(
     assert result.stderr.strip().splitlines()[-1].startswith("Interrupted with 4 ladders stored")
     assert "run the same command to continue" in result.stderr
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize("family", ["zoo_pre_ln", "llama"])
-def test_a_lab_model_is_measured_with_the_probe_that_users_get(family):
-    spec = tiny_spec().model_copy(update={"family": family})
-    one, again = _measure(spec), _measure(spec)
-    assert one["nonlinearity"] == again["nonlinearity"] > 0
-    assert one["grad_norm"] == again["grad_norm"]
-    assert math.isfinite(one["grad_norm"])

@@ -22,11 +22,6 @@ INPUTS = FineTuningInputs(
     family="llama",
     parameters=7e9,
     rank=16.0,
-    alpha=32.0,
-    batch=32.0,
-    steps=1000.0,
-    warmup_share=0.03,
-    final_share=0.0,
 )
 
 
@@ -68,8 +63,8 @@ def test_a_ladder_moves_its_checkpoint_most_and_never_beyond_what_it_shows(offse
 
 def test_more_ladders_say_more():
     one = knowing(ladder(0.3)).predict(INPUTS)
-    longer = replace(INPUTS, steps=3000.0)
-    two = knowing(ladder(0.3), ladder(0.3, longer)).predict(INPUTS)
+    larger = replace(INPUTS, rank=64.0)
+    two = knowing(ladder(0.3), ladder(0.3, larger)).predict(INPUTS)
     assert one.log_edge < two.log_edge and two.edge.spread < one.edge.spread
 
 

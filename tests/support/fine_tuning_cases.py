@@ -16,7 +16,7 @@ SOURCES = ("east", "west", "north", "south")
 
 
 def inputs(method: str = "lora", **more: object) -> FineTuningInputs:
-    given = {"family": "llama", "parameters": 7e9, "rank": 16.0, "alpha": 16.0} | more
+    given = {"family": "llama", "parameters": 7e9, "rank": 16.0} | more
     return FineTuningInputs(method=method, **given)
 
 

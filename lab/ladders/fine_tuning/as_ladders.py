@@ -59,11 +59,6 @@ def inputs_of(ladder: FineTunedLadder) -> FineTuningInputs:
         family=family,
         parameters=float(ladder.base.parameters - (0 if family == "vit" else embedded)),
         rank=recipe.lora_rank,
-        alpha=recipe.lora_alpha,
-        batch=recipe.batch_size,
-        steps=recipe.max_steps,
-        warmup_share=recipe.warmup_steps / recipe.max_steps,
-        final_share=recipe.share_after_warmup(recipe.max_steps),
         source=SOURCE,
     )
 
