@@ -283,6 +283,42 @@ class UnreadReport(Part):
     text: str
 
 
+class RuleReport(Part):
+    """The rate to which one rule of scaling carries another.
+
+    Attributes:
+        name: Of the rule; `rksp` keeps the distance from the likely edge.
+        rate: The carried learning rate.
+        edge_missed, best_missed: The median error in decades over pairs of sizes of teams left out
+            of the fit: of the shift of the edge, and of the best rate; None where not measured.
+    """
+
+    name: str
+    rate: float
+    edge_missed: float | None
+    best_missed: float | None
+
+
+class CarriedReport(Part):
+    """The learning rate of the recipe, carried from a smaller model on which it was tuned.
+
+    Attributes:
+        small: The smaller model, or its run file.
+        small_rate: The learning rate that was tuned on it.
+        rate: The carried one; None where the data do not cover both.
+        edge_shift: By how many decades the likely edge moves, from the configurations alone.
+        rules: What rksp and the usual rules of scaling give.
+        reasons: Why no rate was carried, a clause each.
+    """
+
+    small: str
+    small_rate: float
+    rate: float | None
+    edge_shift: float | None
+    rules: list[RuleReport]
+    reasons: list[str]
+
+
 class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
@@ -339,6 +375,7 @@ class ScoreReport(Document):
         next_command: The user's command with what is to change in it; empty for a score in Python
             and where only `-v` has more to say.
         own_runs: The past runs that the answer knows, with their labels.
+        carried: Where the learning rate was carried from, with `--tuned`.
     """
 
     kind: Literal["score"] = "score"
@@ -359,4 +396,5 @@ class ScoreReport(Document):
     assumed: str = ""
     next_command: str = ""
     own_runs: HistoryReport | None = None
+    carried: CarriedReport | None = None
     timings: dict[str, float]

@@ -18,7 +18,7 @@ Curve = Sequence[tuple[float, float | None]]
 _DECADES = 30.0  # times: a curve that spans more is drawn on a logarithmic scale
 _CUT = 3.0  # times the first value: what is higher is marked at the top
 _FAR = 1e4  # times: a curve that spans more is cut
-_WIDE, _HIGH = 64, 10  # characters of the drawing on a terminal, two by four dots each
+_WIDE, _HIGH = 50, 10  # characters of the drawing on a terminal, two by four dots each
 _MOST_SWEEPS = 6
 
 
@@ -112,9 +112,9 @@ def sketch(curve: Curve, onset: float | None, width: int = _WIDE, height: int = 
     drawn = [f"{name:>{room}} {''.join(line)}" for name, line in zip(names, lines, strict=True)]
     if onset is not None:
         drawn.append(f"{'':>{room + 1 + int(across(onset)) // 2}}▲")
-    start = f"{first:,g}"
-    scale = f"{start}{f'{last:,g}':>{width - len(start)}}{' (logarithmic)' if log else ''}"
-    drawn.append(f"{'':>{room}} {scale}")
+    start, end = f"{first:,g}", f"{last:,g}"
+    between = f"{'logarithmic' if log else '':^{width - len(start) - len(end)}}"
+    drawn.append(f"{'':>{room}} {start}{between}{end}")
     return "\n".join(line.rstrip("\u2800 ") for line in drawn)
 
 

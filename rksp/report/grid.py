@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -193,7 +193,7 @@ def blocks(report: GridReport) -> list[page.Block]:
         []
         if report.risk_map is None
         else [_map(report.risk_map, page.Numbers(report, "risk_map/"))],
-        _ranking(report),
+        _ranking(report, setting),
         [page.Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
@@ -261,17 +261,12 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
     rows: page.Rows = []
     for model, cell in report.best_safe.items():
         if cell is None:
-            rows.append(
-                [page.Code(model), _no_setting(model, everything), page.MISSING, page.MISSING, ""]
-            )
+            rows.append([page.Code(model), _no_setting(model, everything), page.MISSING, ""])
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = (
-                page.written(cell[f"probability_failed{end}"], page.PERCENT)
-                for end in ("", "_high")
-            )
-            rows.append([page.Code(model), setting(cell), *odds, told])
-    head = ("Model", "Setting", "P(failed)", "Upper bound", "Findings")
+            odds = _odds(lambda name, of=cell: page.written(of[name], page.PERCENT))
+            rows.append([page.Code(model), setting(cell), odds, told])
+    head = ("Model", "Setting", "P(failed)", "Findings")
     return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)
 
 
@@ -333,32 +328,35 @@ def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
     return page.Section("Risk over the grid", [page.Sentence(said, "hint"), table])
 
 
-def _ranking(report: GridReport) -> Iterator[page.Block]:
-    """Yield the cells that could run, in order of the expected loss."""
-    number, axes = page.Numbers(report, "cells/"), list(report.axes)
+def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
+    """Yield the cells that could run, in order of the expected loss: what decides comes first."""
+    number = page.Numbers(report, "cells/")
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
-    if len({cell["seed"] for _, cell in ranked}) > 1 and "seed" not in axes:
-        axes.append("seed")
-    has_levers = any(first_lever(cell) for _, cell in ranked)
-    more = ("Raises the edge",) if has_levers else ()
-    head = ("Rank", "Excess", "P(failed)", "Interval", "Verdict", *axes, "Start here")
+    seeds = ["seed"] if _varies("seed", report.cells) and "seed" not in setting.axes else []
+    axes = [*setting.axes, *seeds]
+    narrow = ("Verdict", *axes, "P(failed)", "S", "X", "Findings")
+    head = (*narrow[:-1], "Excess", "Raises the edge", narrow[-1])
     rows: page.Rows = []
-    for rank, (i, cell) in enumerate(ranked[:_MOST_ROWS], start=1):
-        low, high = (
-            number(f"{i}/probability_failed_{end}", page.PERCENT) for end in ("low", "high")
-        )
-        row: list[page.Words] = [
-            *(str(rank), number(f"{i}/expected_excess", ".3f")),
-            *(number(f"{i}/probability_failed", page.PERCENT), (low, " to ", high)),
-            *(str(cell["verdict"]), *(word(cell.get(axis)) for axis in axes)),
-            *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
-        ]
-        row += [first_lever(cell)] if has_levers else []
+    for i, cell in ranked[:_MOST_ROWS]:
+        row: list[page.Words] = [str(cell["verdict"])]
+        for axis in axes:
+            is_number = isinstance(value := cell.get(axis), float)
+            row.append(number(f"{i}/{axis}", digits=4) if is_number else word(value))
+        row.append(_odds(lambda name, at=i: number(f"{at}/{name}", page.PERCENT)))
+        row += [number(f"{i}/{name}", digits=2) for name in ("start_here", "do_not_exceed")]
+        row += [number(f"{i}/expected_excess", ".3f"), first_lever(cell)]
         rows.append([*row, str(cell["reasons"] or by_level(cell))])
-    shown: list[page.Block] = [page.Table((*head, "Do not exceed", *more, "Findings"), rows)]
+    shown: list[page.Block] = [page.Table(head, rows, narrow=narrow)]
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
         shown.append(page.Sentence(said, "hint"))
     if rows:
         yield page.Section("Ranked", shown, hint=_ORDER)
+
+
+def _odds(write: Callable[[str], str]) -> page.Words:
+    """Return P(failed) of a cell with its interval where that is wider: `8% [<1%, 69%]`."""
+    names = ("probability_failed", "probability_failed_low", "probability_failed_high")
+    chance, low, high = map(write, names)
+    return chance if low == high else (chance, " [", low, ", ", high, "]")

@@ -179,6 +179,19 @@ def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[s
     return said
 
 
+def carried(report: documents.ScoreReport) -> str:
+    """Say where the rate was carried from, or why it was not; empty where nobody asked for it."""
+    found = report.carried
+    if found is None:
+        return ""
+    small = f"{short(found.small_rate, 6)} for {found.small}"
+    if found.edge_shift is None:
+        return f"{small} is not carried here: {'; '.join(found.reasons)}"
+    missed = found.rules[0].edge_missed
+    error = "" if missed is None else f", missed by {missed:.2f} in the median"
+    return f"carried from {small}: the edge moves by {found.edge_shift:+.2f} decades{error}"
+
+
 def unread(report: documents.ScoreReport) -> str:
     """Say which settings of the run file were not read, the unknown ones first; may be empty."""
     said = [one.text for one in sorted(report.unread, key=lambda one: bool(one.why))]

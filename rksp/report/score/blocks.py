@@ -40,6 +40,7 @@ _LEVERS = (
     "What would raise the edge, with the 80 % interval for a family of models that was not "
     "measured; measured in pairs of small runs with equal seeds and batches."
 )
+_CARRIED = "Missed by: in decades, the median over pairs of sizes of teams left out of the fit."
 _WHY = (
     "How each property moves the edge away from that of the average labelled run, in decades: "
     "green bars raise it, red bars lower it."
@@ -64,6 +65,7 @@ def blocks(report: ScoreReport) -> list[page.Block]:
         _curve(report, seed.risk),
         _findings(report),
         _since(report, report.baseline),
+        _carried(report),
         _levers(seed.risk, number),
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
@@ -217,6 +219,22 @@ def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[pa
         said = page.Sentence(f"Compared with the baseline: {counts}.")
         blocks = [said, *changed_blocks(changed, page.Numbers(report, "baseline/"))]
         yield page.Section("Since the baseline", blocks)
+
+
+def _carried(report: ScoreReport) -> Iterator[page.Block]:
+    found, number = report.carried, page.Numbers(report, "carried/rules/")
+    if found is None:
+        return
+    rows: page.Rows = [
+        [
+            *(rule.name, number(f"{i}/rate")),
+            *(number(f"{i}/{of}_missed", ".2f") for of in ("edge", "best")),
+        ]
+        for i, rule in enumerate(found.rules)
+    ]
+    table = page.Table(("Rule", "Rate", "Edge missed by", "Best rate missed by"), rows)
+    said = page.Sentence(f"{words.sentence(words.carried(report))}.")
+    yield page.Section("The carried rate", [said, table], hint=_CARRIED)
 
 
 def _levers(risk: Answer, number: page.Numbers) -> Iterator[page.Block]:

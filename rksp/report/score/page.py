@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,35 +19,11 @@ from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.score.measured import change
-from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES
+from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES, Line
 
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
 _MARGIN = 0.5  # decades beyond the outermost mark
 _ALL = "prints every measurement"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line, which goes on indented where the width ends: nothing is cut.
-
-    Attributes:
-        text: The line.
-        is_command: It goes on as a shell reads it, after a backslash.
-    """
-
-    text: Text
-    is_command: bool = False
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the line in pieces that the width holds."""
-        if cell_len(self.text.plain) <= options.max_width:
-            yield self.text
-        elif self.is_command:
-            yield from _continued(self.text, options.max_width)
-        else:
-            for number, part in enumerate(self.text.wrap(console, options.max_width - 4)):
-                part.rstrip()
-                yield Text.assemble("    " * (number > 0), part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +38,12 @@ class Scale:
         yield next(fits, self.forms[-1])
 
 
-def _continued(line: Text, width: int) -> Iterator[Text]:
-    shown = ""
-    for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
-        if shown and cell_len(f"{shown} {part} \\") > width:
-            yield Text(f"{shown} \\", style=line.style, no_wrap=True, overflow="ignore")
-            shown = f"    {part}"
-        else:
-            shown = f"{shown} {part}" if shown else part
-    yield Text(shown, style=line.style, no_wrap=True, overflow="ignore")
-
-
 def render(report: ScoreReport) -> Group:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    more = _notes(words.learned(seed), *words.trained(report, seed), change(seed))
+    more = _notes(
+        words.carried(report), words.learned(seed), *words.trained(report, seed), change(seed)
+    )
     return Group(*_verdict(report, seed), *_rates(report, seed.risk), *more, *_rest(report, seed))
 
 
