@@ -324,7 +324,8 @@ class SummaryReport(Part):
 
     Attributes:
         launch: As the verdict: yes where it is ok, caution, no where it is risk or fails the gate,
-            unknown where rksp cannot tell or no learning rate was given.
+            unknown where rksp cannot tell or no learning rate was given. Caution where it is risk
+            and the baseline had all of that, so that the exit code is 0.
         why: One sentence.
         learning_rate: The recipe's; None without one.
         probability_failed: At the recipe's learning rate; None without one.

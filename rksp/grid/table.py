@@ -28,7 +28,7 @@ from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
@@ -337,7 +337,7 @@ def export_sweep(
     if not extra:
         return ""
     return (
-        f"A W&B sweep is a product: {path} also lists {extra} combination{'s' * (extra > 1)} "
+        f"A W&B sweep is a product: {path} also lists {many(extra, 'combination')} "
         f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
     )
 

@@ -23,7 +23,16 @@ _WILD = "*?"
 
 def are_many(targets: Sequence[str]) -> bool:
     """Tell whether these are several targets: more than one, a pattern, or a folder of files."""
-    return len(targets) > 1 or any(_is_pattern(one) or _is_folder(one) for one in targets)
+    several = len(targets) > 1 or are_handed_over()
+    return several or any(_is_pattern(one) or _is_folder(one) for one in targets)
+
+
+def are_handed_over() -> bool:
+    """Tell whether pre-commit names the files: all of a commit, few of which are run files.
+
+    It says so to its hooks by this variable (pre-commit.com, "Advanced features").
+    """
+    return os.environ.get("PRE_COMMIT") == "1"
 
 
 def _is_pattern(name: str) -> bool:
@@ -44,7 +53,8 @@ def _is_folder(name: str) -> bool:
 def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Yield every file and target once, and whether it was found in a folder.
 
-    What git ignores is left out, and so are hidden files.
+    What git ignores is left out, and so are hidden files. A file that pre-commit hands over counts
+    as found.
 
     Raises:
         InputError: A pattern fits nothing, or a folder holds too many files.
@@ -58,7 +68,7 @@ def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:
             if not found:
                 raise InputError(f"No file fits {name!r:.200}.")
         else:
-            found = [(name, False)]
+            found = [(name, are_handed_over())]
         for one, is_of_folder in found:
             if one not in seen:
                 seen.add(one)
@@ -120,7 +130,7 @@ def answered(
             skipped += 1
         else:
             rows.append(row(verdict=report.verdict, report=report))
-    if not rows:
+    if not rows and not are_handed_over():
         raise InputError(f"{', '.join(targets):.200} holds no run file; {skipped} files were read.")
     told = [row.verdict for row in rows if row.report is not None]
     return FilesReport(

@@ -56,7 +56,7 @@ def _curves(
         marks = [(f"step {course.onset_step:,g}", "alarm", across(course.onset_step))]
     top = 14 + svg.FLAG * len(marks)
     up = svg.Scale(low=low - spare, high=high + spare, start=height - 44, end=top, log=log)
-    parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4)]
+    parts = [svg.axes(across, up, "step", most=8 if width > 600 else 4)]
     parts += svg.flags(marks, across.end, up.start)
     for curve, css, _ in reversed(curves):
         for run in svg.unbroken(curve):
@@ -157,7 +157,7 @@ def _sweep(ladder: PastLadderReport, *, width: float, height: float) -> Markup:
     )
     top = 20 + svg.FLAG * len(marked)
     up = svg.Scale(low=low - spare, high=high + spare, start=height - 44, end=top)
-    parts = [svg.axes(across, up, "learning rate", ".3g")]
+    parts = [svg.axes(across, up, "learning rate")]
     flags = [(words, css, across(value)) for words, css, value in marked]
     parts += svg.flags(flags, across.end, up.start)
     for run in ladder.runs:

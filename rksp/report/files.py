@@ -7,7 +7,7 @@ from collections import Counter
 from rksp.documents.answer import CertainFailure, Estimate, Untold
 from rksp.documents.files import FileRow, FilesReport
 from rksp.ground.model import definite
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.question.said import odds
@@ -21,8 +21,12 @@ def blocks(report: FilesReport) -> list[page.Block]:
     """Return the blocks of the page."""
     counts = Counter(row.verdict for row in report.rows)
     told = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
-    skipped = f"; {report.skipped} other files are no run files" if report.skipped else ""
-    title = page.Title(eyebrow="rksp score", name=f"{len(report.rows)} files", about="")
+    other = "1 other file is no run file"
+    if report.skipped > 1:
+        other = f"{report.skipped} other files are no run files"
+    headline = "; ".join(filter(None, (told, other if report.skipped else "")))
+    name = many(len(report.rows), "file")
+    title = page.Title(eyebrow="rksp score", name=name, about="")
     answered = [row for row in report.rows if row.report is not None]
     broken = [
         f"{row.name}: {(row.error or '').removeprefix(f'{row.name}: ')}"
@@ -31,7 +35,7 @@ def blocks(report: FilesReport) -> list[page.Block]:
     ]
     found: list[page.Block] = [
         title,
-        page.Verdict(verdict=report.verdict, headline=f"{told}{skipped}"),
+        page.Verdict(verdict=report.verdict, headline=headline),
     ]
     if answered:
         found.append(page.Table(_HEAD, [_row(row) for row in answered]))

@@ -13,7 +13,7 @@ from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.documents.terms import Gate
 from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
-from rksp.ground.text import short, words
+from rksp.ground.text import many, short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
 from rksp.report import blocks as page
@@ -208,15 +208,13 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
     over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
-    cells = "cell" if report.cells_in_grid == 1 else "cells"
-    made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
     return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
         about=(
-            f"{total:,}{part} {cells}",
+            f"{total:,}{part} {'cell' if report.cells_in_grid == 1 else 'cells'}",
             *over,
-            f", from {made}; nothing was trained.",
+            f", from {many(report.profiles_made, 'profile')}; nothing was trained.",
         ),
     )
 
@@ -250,8 +248,7 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Bl
     for message, stopped in found.items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"
-        rows.append(["error", cells, message, "", named])
+        rows.append(["error", many(len(stopped), "cell"), message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
         yield page.Section("Could not run", [page.Table(head, rows, look="items")])

@@ -24,7 +24,7 @@ from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.question.compare import STATES
 from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
@@ -90,7 +90,7 @@ def beside_published(report: documents.ScoreReport, known: PublishedReport) -> s
         return f"{runs} and no rate of yours"
     if own <= known.highest:
         return f"{short(own, 6)} is not above {runs}"
-    return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
+    return f"{short(own, 6)} is {short(own / known.highest)} times the highest of {runs}"
 
 
 def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
@@ -134,7 +134,7 @@ def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
     found = seed.risk.learned if isinstance(seed.risk, Estimate) else None
     if found is None:
         return ""
-    sweeps = f" ({found.ladders} sweep{'s' * (found.ladders != 1)})"
+    sweeps = f" ({many(found.ladders, 'sweep')})"
     runs = "your run" if found.runs == 1 else f"your {found.runs} runs"
     runs += sweeps if found.ladders and not is_brief else ""
     s = "s" * (found.runs == 1)  # of the verbs
@@ -319,8 +319,9 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
         found.append(f"the spectra are {reading}: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
-            concerned = "1 block" if number == 1 else f"{number} blocks"
-            found.append(f"{concerned} {status.replace('_', ' ')}: {Status(status).remedy}")
+            found.append(
+                f"{many(number, 'block')} {status.replace('_', ' ')}: {Status(status).remedy}"
+            )
     reduced = [layer for layer in seed.spectra.layers if 0 < layer.rank < report.target.width]
     if reduced and len(reduced) == len(seed.spectra.layers):
         found.append(

@@ -40,6 +40,10 @@ _LEVERS = (
     "What would raise the edge, with the 80 % interval for a family of models that was not "
     "measured; measured in pairs of small runs with equal seeds and batches."
 )
+_PLANE = (
+    "The fitted linear map of each residual block, in the complex plane: the real axis across, the "
+    "imaginary one up, on one scale."
+)
 _CARRIED = "Missed by: in decades, the median over pairs of sizes of teams left out of the fit."
 _WHY = (
     "How each property moves the edge away from that of the average labelled run, in decades: "
@@ -275,7 +279,7 @@ def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
     )
     yield page.Figure(
         title="Eigenvalues of every block",
-        hint=("The fitted linear map of each residual block.", part * frame.is_part),
+        hint=(_PLANE, part * frame.is_part),
         drawing=figures.small_multiples(layers, frame, variant, number),
     )
     rows: page.Rows = []

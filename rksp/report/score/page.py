@@ -14,7 +14,7 @@ from rich.text import Text
 from rksp.documents.answer import Answer, Estimate, FromEdge, FromFineTuning, FromPublished, Untold
 from rksp.documents.score import ScoreReport, SeedReport
 from rksp.ground.flags import count
-from rksp.ground.text import one_line, percent, short
+from rksp.ground.text import many, one_line, percent, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.report import words
@@ -59,7 +59,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         said = f"  {leading} for {trained}; otherwise {of_risk}"
         yield _line(Text.assemble(title, said if leading else f"  {trained}: {first}"))
         left = len(others) - 1
-        more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
+        more = f" (and {many(left, 'more reason')}: -v)" if left > 0 else ""
         yield from _notes(*(f"{one}{more}" for one in others[:1]), style="")
         yield from _notes(words.open_gate(report))
         return
@@ -123,7 +123,9 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         yield Line(Text(f"  next: {said}", style="dim"), is_command=bool(command))
     else:
         states = Counter(change.state for change in report.baseline.changes)
-        yield _line(f"  since the baseline: {words.states(states)}")
+        is_open = report.verdict == "risk" and report.exit_code == 0
+        passes = "; nothing is new or worse, so exit 0" * is_open
+        yield _line(f"  since the baseline: {words.states(states)}{passes}")
 
 
 def _finding(report: ScoreReport) -> Iterator[Line]:
@@ -134,7 +136,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
     level = (f"  {first.level}", LEVEL_STYLES[first.level])
     yield _line(Text.assemble(level, f" {first.code} {first.message}{where}"))
     counted = Counter(finding.level.value for finding in others)
-    more = ", ".join(f"{number} {level}{'s' * (number > 1)}" for level, number in counted.items())
+    more = ", ".join(many(number, level) for level, number in counted.items())
     also = f" (also {more}: -v)" if more else ""
     yield _line(f"    {first.fix}{also}")
 

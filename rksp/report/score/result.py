@@ -11,7 +11,7 @@ from rksp.documents import score as documents
 from rksp.documents.answer import KINDS, Answer, Untold
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.recipe import Recipe
@@ -126,8 +126,7 @@ class Result:
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:
-            left = len(findings) - _MOST_FINDINGS
-            lines.append(f"  and {left} more finding{'s' * (left > 1)}")
+            lines.append(f"  and {many(len(findings) - _MOST_FINDINGS, 'more finding')}")
         if self.report.unread:
             lines.append(f"  {words.unread(self.report)}")
         if self.report.assumed:
