@@ -148,8 +148,8 @@ def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING,
             message=(
                 f"Adam's epsilon {epsilon:g} is {share:.2g} of the largest typical gradient entry "
-                f"at {size / 1e9:.3g}B parameters. Gradients shrink further at {short(ratio)} times "
-                "GPT-3's learning rate."
+                f"at {size / 1e9:.3g}B parameters. Gradients shrink further at {short(ratio)} "
+                "times GPT-3's learning rate."
             ),
             value=share,
             fix="Set epsilon to 1e-15 (--epsilon 1e-15).",

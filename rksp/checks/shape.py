@@ -228,8 +228,8 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING if is_wild else Level.NOTE,
         message=(
-            f"The weights have a standard deviation of {std:.2g}, which is {short(ratio)} times the "
-            f"{usual:.2g} that suits width {width:g}."
+            f"The weights have a standard deviation of {std:.2g}, which is {short(ratio)} times "
+            f"the {usual:.2g} that suits width {width:g}."
         ),
         value=ratio,
         fix=f"Set the standard deviation of the initialization to {usual:.1g} (√(2/5d)).",

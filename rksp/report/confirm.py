@@ -98,8 +98,11 @@ def _verdict(report: ConfirmReport, number: page.Numbers) -> page.Verdict:
 def _curves(report: ConfirmReport) -> Iterator[page.Block]:
     first = report.arms[0].arm
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
-    key = Markup('<span><i class="arm{}"></i>{}</span>')
-    legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
+    limits = {first: report.limit}
+    trained = {one.arm for one in report.trials if not _is_lost(one, limits.get(one.arm))}
+    key = Markup('<span><i class="arm{}{}"></i>{}</span>')
+    told = (key.format(hue, "" if arm in trained else " lost", arm) for arm, hue in hues.items())
+    legend = Markup().join(told)
     drawn = figures.panel(partial(loss_curves, report.trials, hues, bar=report.limit), 340, 290)
     yield page.Figure(
         title="Loss",
@@ -123,7 +126,8 @@ def _arms(report: ConfirmReport, number: page.Numbers) -> page.Section:
         rows.append(
             [
                 *(page.Code(arm.arm), (number(f"arms/{i}/failed"), "/", number(f"arms/{i}/runs"))),
-                *(number(f"arms/{i}/diverged"), number(f"arms/{i}/p_value", ".2g")),
+                number(f"arms/{i}/diverged"),
+                page.MISSING if arm.p_value == 1 else number(f"arms/{i}/p_value", ".2g"),
                 *(number(f"arms/{i}/final_loss", ".3f"), number(f"arms/{i}/held_out_loss", ".3f")),
                 *(*changed, number(f"arms/{i}/overhead", "+.0%")),
             ]

@@ -329,8 +329,10 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
     """Yield the cells that could run, in order of the expected loss: what decides comes first."""
     number = page.Numbers(report, "cells/")
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
-    seeds = ["seed"] if _varies("seed", report.cells) and "seed" not in setting.axes else []
-    axes = [*setting.axes, *seeds]
+    cells = [cell for _, cell in ranked[:_MOST_ROWS]]
+    named = dict.fromkeys((*setting.axes, "seed"))
+    axes = [axis for axis in named if len(cells) == 1 or _varies(axis, cells)]
+    same = [f"{axis} {word(cells[0].get(axis))}" for axis in setting.axes if axis not in axes]
     narrow = ("Verdict", *axes, "P(failed)", "S", "X", "Findings")
     head = (*narrow[:-1], "Excess", "Raises the edge", narrow[-1])
     rows: page.Rows = []
@@ -344,6 +346,8 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
         row += [number(f"{i}/expected_excess", ".3f"), first_lever(cell)]
         rows.append([*row, str(cell["reasons"] or by_level(cell))])
     shown: list[page.Block] = [page.Table(head, rows, narrow=narrow)]
+    if same:
+        shown.append(page.Sentence(f"All of these: {', '.join(same)}.", "hint"))
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."

@@ -69,9 +69,9 @@ def _tabled(table: page.Table, indent: int) -> Iterator[RenderableType]:
     elif table.look == "figures":
         for name, value, note in table.rows:
             rest = f" ({_text(note)})"
-            said = _text(name)
-            lower = said if said[1:2] == "(" else said[:1].lower() + said[1:]
-            yield Line(Text.assemble(f"{lower} ", (_text(value), "bold"), rest), indent)
+            yield Line(
+                Text.assemble(f"{_inner(_text(name))} ", (_text(value), "bold"), rest), indent
+            )
     else:
         yield Columns(table)
 
@@ -123,8 +123,8 @@ class Columns:
         return f"{_SHADES[min(len(_SHADES) - 1, int(cell.value * len(_SHADES)))]} {said}"
 
     def _named(self, row: Sequence[page.Words], place: int) -> str:
-        said, head = _text(row[place]), self.table.head[place]
-        return f"{head[:1].lower()}{head[1:]} {said}" if said not in ("", page.MISSING) else ""
+        said = _text(row[place])
+        return f"{_inner(self.table.head[place])} {said}" if said not in ("", page.MISSING) else ""
 
     def _line(self, cells: Sequence[str], places: Sequence[int], style: str = "") -> Line:
         blanks = (self._width(p) - cell_len(c) for c, p in zip(cells, places, strict=True))
@@ -174,6 +174,11 @@ def _continued(line: Text, width: int) -> list[Text]:
         else:
             shown = f"{shown} {part}" if shown else part
     return [*pieces, Text(shown, style=line.style)]
+
+
+def _inner(title: str) -> str:
+    """Return a title as it stands within a line: a letter by itself, as of P(failed), is a name."""
+    return title[:1].lower() + title[1:] if title[1:2].isalpha() else title
 
 
 def _text(said: page.Words) -> str:
