@@ -104,7 +104,15 @@ def audit(
             "freeze prints where you train."
         )
     findings = select_findings(found.findings, (), ignore or ())
-    unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
+    unsettled = [
+        {
+            "code": one.id,
+            "lacks": lacks,
+            "affected": one.ranges,
+            "source": one.source,
+        }
+        for one, lacks in found.unsettled
+    ]
     told = [finding.model_dump(mode="json") for finding in findings]
     shown = _audited(findings, found.unsettled if verbose else ())
     answer(output_format, {"findings": told, "unsettled": unsettled}, shown)
@@ -145,7 +153,8 @@ def _audited(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> Ite
         yield "No known fault of these releases is established for this run."
     for one, lacks in unsettled:
         keys = ", ".join(lacks).replace("_", " ")
-        yield f"unknown  {one.id}  {one.summary} Not known: {keys}."
+        yield f"unknown  {one.id}  {one.summary} Affected {one.ranges}. Not known: {keys}."
+        yield f"         {one.source}"
 
 
 def explain_file(file: Path, of: RunOptions, rows: int | None, output_format: str) -> int:
