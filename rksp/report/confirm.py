@@ -236,7 +236,7 @@ def loss_curves(
 
 def _is_lost(trial: TrialReport, bar: tuple[float, str] | None) -> bool:
     """Tell whether a run failed: by itself, or by ending above the loss that another arm sets."""
-    if trial.outcome not in ("healthy", "spiked"):
+    if trial.outcome in ("diverged", "failed"):
         return True
     return bar is not None and trial.final_loss is not None and trial.final_loss > bar[0]
 

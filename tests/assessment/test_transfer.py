@@ -94,7 +94,7 @@ def test_what_has_no_width_is_named(pair, capsys):
 
 def test_the_columns_are_explained(pair, capsys):
     assert left_with([*carried(pair), "-v"]) == 0
-    head = next(line for line in capsys.readouterr().out.splitlines() if "missed by" in line)
+    head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Rule "))
     for word in [*re.split(r"  +", head.strip()), *RULES]:
         assert find_word(word) is not None, word
 
