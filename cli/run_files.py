@@ -168,29 +168,19 @@ def explain_file(file: Path, of: RunOptions, rows: int | None, output_format: st
 
 
 def _document(read: RecipeFile) -> dict[str, object]:
+    plain = ("trainer", "understood", "settings", "unknown", "reader", "names_weights", "notes")
     target = read.target
-    return {
+    return {name: getattr(read, name) for name in plain} | {
         "file": str(read.path),
-        "trainer": read.trainer,
-        "understood": read.understood,
-        "settings": read.settings,
         "fields": {
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "unknown": read.unknown,
-        "reader": read.reader,
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
-        else {
-            "name": target.name,
-            "overrides": dict(target.overrides),
-            "notes": list(target.notes),
-        },
-        "names_weights": read.names_weights,
+        else {"name": target.name, "overrides": dict(target.overrides), "notes": target.notes},
         "target_missing": "" if target is not None else read.target_missing,
-        "notes": list(read.notes),
     }
 
 

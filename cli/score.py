@@ -201,14 +201,18 @@ def _several(
 
 
 def _tuned(tuned: str, recipe: Given[Recipe]) -> tuple[str, float | None]:
-    """Return the small model of `--tuned`, and the rate that was tuned on it."""
-    from rksp.question.carry import tuned_pair
-
-    small, rate = tuned_pair(tuned)
+    """Return the small model of `SMALL=RATE` or SMALL, and the rate that was tuned on it."""
+    name, _, text = tuned.rpartition("=")
     typed = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
-    if None not in (rate, typed):
+    try:
+        rate = float(text)
+    except ValueError:
+        return tuned, typed
+    if not name or not rate > 0:
+        raise InputError(f"--tuned {tuned!r} should be SMALL=RATE, such as gpt2=1e-3.")
+    if typed is not None:
         raise InputError(f"--lr and --tuned {tuned} give the same rate; leave out --lr.")
-    return small, typed if rate is None else rate
+    return name, rate
 
 
 def _carried(

@@ -283,22 +283,6 @@ class UnreadReport(Part):
     text: str
 
 
-class RuleReport(Part):
-    """The rate to which one rule of scaling carries another.
-
-    Attributes:
-        name: Of the rule; `rksp` keeps the distance from the likely edge.
-        rate: The carried learning rate.
-        edge_missed, best_missed: The median error in decades over pairs of sizes of teams left out
-            of the fit: of the shift of the edge, and of the best rate; None where not measured.
-    """
-
-    name: str
-    rate: float
-    edge_missed: float | None
-    best_missed: float | None
-
-
 class CarriedReport(Part):
     """The learning rate of the recipe, carried from a smaller model on which it was tuned.
 
@@ -307,7 +291,8 @@ class CarriedReport(Part):
         small_rate: The learning rate that was tuned on it.
         rate: The carried one; None where the data do not cover both.
         edge_shift: By how many decades the likely edge moves, from the configurations alone.
-        rules: What rksp and the usual rules of scaling give.
+        rules: Rule of scaling -> the rate it gives; `rksp` keeps the distance from the edge.
+        errors: Rule -> `edge`, `best`: its median error in decades, over teams left out of the fit.
         reasons: Why no rate was carried, a clause each.
     """
 
@@ -315,7 +300,8 @@ class CarriedReport(Part):
     small_rate: float
     rate: float | None
     edge_shift: float | None
-    rules: list[RuleReport]
+    rules: dict[str, float]
+    errors: dict[str, dict[str, float]]
     reasons: list[str]
 
 

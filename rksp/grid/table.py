@@ -208,23 +208,6 @@ def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
     return best
 
 
-def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
-    """Return each model's cells that no other cell beats in both rate (higher) and risk (lower).
-
-    Where optimizers vary, each has its own, since their rates are not comparable; it is named
-    behind the model.
-    """
-    fronts: dict[str, list[Record]] = {}
-    has_rules = len({r.get("optimizer") for r in found}) > 1
-    usable = [r for r in found if r.get("learning_rate") and r["probability_failed"] is not None]
-    for record in sorted(usable, key=lambda r: (-r["learning_rate"], r["probability_failed"])):
-        rule = f" {record['optimizer']}" if has_rules else ""
-        front = fronts.setdefault(f"{record['model']}{rule}", [])
-        if not front or record["probability_failed"] < front[-1]["probability_failed"]:
-            front.append(record)
-    return fronts
-
-
 def axes_of(rows: Sequence[Row]) -> list[str]:
     """Return the names that vary over the grid, in the order in which they were given.
 

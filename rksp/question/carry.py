@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rksp.documents.score import CarriedReport, RuleReport
+from rksp.documents.score import CarriedReport
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.recipe_files.said.origin import Origin, OriginKind
@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     from rksp.question.question import Question
 
 _DIGITS = 3  # of a carried rate: its error is some tenths of a decade
-
-
-def tuned_pair(tuned: str) -> tuple[str, float | None]:
-    """Return the small model of `SMALL=RATE` and its rate, None if none was given.
-
-    Raises:
-        InputError: The rate is not positive, or there is no model.
-    """
-    name, _, text = tuned.rpartition("=")
-    try:
-        rate = float(text)
-    except ValueError:
-        return tuned, None
-    if not name or not rate > 0:
-        raise InputError(f"--tuned {tuned!r} should be SMALL=RATE, such as gpt2=1e-3.")
-    return name, rate
 
 
 def carried(question: Question, small: Question, rate: float | None) -> Question:
@@ -58,24 +42,16 @@ def carried(question: Question, small: Question, rate: float | None) -> Question
     for one in (small, question):
         doubts |= {*uncarried(one.run.recipe, one.source.start)}
     moved = shifts(edges, *inputs)
-    errors = edges.card.get("transfer", {})
-    missed = {one: errors.get(CONFIGURED if one == "rksp" else one, {}) for one in moved}
-    rules = [
-        RuleReport(
-            name=rule,
-            rate=float(short(rate * 10**by, _DIGITS)),
-            edge_missed=missed[rule].get("edge"),
-            best_missed=missed[rule].get("best"),
-        )
-        for rule, by in moved.items()
-        if rule != "rksp" or not doubts
-    ]
+    rules = {rule: float(short(rate * 10**by, _DIGITS)) for rule, by in moved.items()}
+    errors = dict(edges.card.get("transfer", {}))
+    errors["rksp"] = errors.pop(CONFIGURED, {})
     report = CarriedReport(
         small=name,
         small_rate=rate,
-        rate=None if doubts else rules[0].rate,
+        rate=None if doubts else rules["rksp"],
         edge_shift=None if doubts else moved["rksp"],
-        rules=rules,
+        rules={rule: found for rule, found in rules.items() if rule != "rksp" or not doubts},
+        errors=errors,
         reasons=sorted(doubts),
     )
     origin = Origin(kind=OriginKind.FLAG, text=f"--tuned {name}={short(rate, 6)}")

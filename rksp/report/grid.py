@@ -12,7 +12,7 @@ from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.documents.terms import Gate
-from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
+from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, to_csv, where
 from rksp.ground.text import many, short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
@@ -102,7 +102,6 @@ def grid_report(
         cells_in_grid=count,
         axes=axes,
         best_safe=best_safe(everything),
-        pareto=pareto(everything),
         failing=[record["position"] for record in failing if record["position"] in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -88,51 +89,39 @@ class Columns:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines that the width holds."""
-        table, left = self.table, self.table.shown
-        if table.narrow:
-            left = [place for place in left if table.head[place] in table.narrow]
-        while left:
-            fitting = self._fitting(left, options.max_width)
-            under = left[len(fitting) :]
-            left = [left[0], *under] if under and table.look == "map" else []
-            yield self._line([table.head[place] for place in fitting], fitting, "bold")
-            for row in table.rows:
-                yield self._line([self._cell(row, place) for place in fitting], fitting)
-                told = "; ".join(filter(None, (self._named(row, place) for place in under)))
-                if told and not left:
-                    yield Line(Text(told, style="dim"), _HANGING)
+        table = self.table
+        places = [n for n in table.shown if not table.narrow or table.head[n] in table.narrow]
+        rows = [[_cell(table, row[n]) for n in places] for row in table.rows]
+        lines = [[table.head[n] for n in places], *rows]
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        ends = accumulate(width + _GAP for width in widths)
+        fits = max(2, sum(end - _GAP <= options.max_width for end in ends))
+        under = places[fits:]
+        for number, cells in enumerate(lines):
+            padded = (
+                " " * (width - cell_len(cell)) + cell
+                if table.is_number(place)
+                else cell + " " * (width - cell_len(cell))
+                for place, cell, width in zip(places[:fits], cells, widths, strict=False)
+            )
+            yield Line(Text((" " * _GAP).join(padded).rstrip(), style="" if number else "bold"))
+            told = [
+                f"{_inner(table.head[place])} {cell}"
+                for place, cell in zip(under, cells[fits:], strict=True)
+                if cell not in ("", page.MISSING)
+            ]
+            if number and told and table.look != "map":
+                yield Line(Text("; ".join(told), style="dim"), _HANGING)
+        if under and table.look == "map":
+            rest = [table.head[place] for place in (places[0], *under)]
+            yield Columns(replace(table, narrow=rest))
 
-    def _fitting(self, places: Sequence[int], width: int) -> list[int]:
-        """Return the first columns that the width holds, at least two."""
-        fitting, used = [], -_GAP
-        for place in places:
-            used += self._width(place) + _GAP
-            if used > width and len(fitting) > 1:
-                break
-            fitting.append(place)
-        return fitting
 
-    def _width(self, place: int) -> int:
-        cells = [self.table.head[place], *(self._cell(row, place) for row in self.table.rows)]
-        return max(map(cell_len, cells))
-
-    def _cell(self, row: Sequence[page.Words], place: int) -> str:
-        cell, said = row[place], _text(row[place])
-        if self.table.look != "map" or not place or not isinstance(cell, page.Number):
-            return said
-        return f"{_SHADES[min(len(_SHADES) - 1, int(cell.value * len(_SHADES)))]} {said}"
-
-    def _named(self, row: Sequence[page.Words], place: int) -> str:
-        said = _text(row[place])
-        return f"{_inner(self.table.head[place])} {said}" if said not in ("", page.MISSING) else ""
-
-    def _line(self, cells: Sequence[str], places: Sequence[int], style: str = "") -> Line:
-        blanks = (self._width(p) - cell_len(c) for c, p in zip(cells, places, strict=True))
-        padded = (
-            " " * blank + cell if self.table.is_number(place) else cell + " " * blank
-            for cell, place, blank in zip(cells, places, blanks, strict=True)
-        )
-        return Line(Text((" " * _GAP).join(padded).rstrip(), style=style))
+def _cell(table: page.Table, cell: page.Words) -> str:
+    said = _text(cell)
+    if table.look != "map" or not isinstance(cell, page.Number):
+        return said
+    return f"{_SHADES[min(len(_SHADES) - 1, int(cell.value * len(_SHADES)))]} {said}"
 
 
 @dataclass(frozen=True, slots=True)

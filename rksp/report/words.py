@@ -41,6 +41,7 @@ _LOSSES = {"lm": "", "mlm": "masked text", "seq2seq": "sequence to sequence",
 _ADAPTERS = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA", "rslora": "rsLoRA",
              "pissa": "PiSSA", "other": "adapters"}  # fmt: skip
 _NO_END = "RKSP505"  # the warm-up lasts for the whole run
+_MOST_LEVERS = 3  # of a line
 _MOST_UNREAD = 4  # settings that a page names
 
 
@@ -83,16 +84,6 @@ def stream(report: documents.ScoreReport) -> str:
     return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
-def beside_published(report: documents.ScoreReport, known: PublishedReport) -> str:
-    """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
-    own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
-    if own is None:
-        return f"{runs} and no rate of yours"
-    if own <= known.highest:
-        return f"{short(own, 6)} is not above {runs}"
-    return f"{short(own, 6)} is {short(own / known.highest)} times the highest of {runs}"
-
-
 def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
     """Say what is known of the ends of the published runs, and what is not told."""
     failed = (
@@ -129,14 +120,14 @@ def ordered(report: documents.ScoreReport) -> list[Finding]:
     return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
 
-def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
+def learned(seed: documents.SeedReport) -> str:
     """Say what the team's own runs changed; empty where there are none."""
     found = seed.risk.learned if isinstance(seed.risk, Estimate) else None
     if found is None:
         return ""
     sweeps = f" ({many(found.ladders, 'sweep')})"
     runs = "your run" if found.runs == 1 else f"your {found.runs} runs"
-    runs += sweeps if found.ladders and not is_brief else ""
+    runs += sweeps if found.ladders else ""
     s = "s" * (found.runs == 1)  # of the verbs
     before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
     factor = 10 ** abs(found.edge_shift)
@@ -187,7 +178,7 @@ def carried(report: documents.ScoreReport) -> str:
     small = f"{short(found.small_rate, 6)} for {found.small}"
     if found.edge_shift is None:
         return f"{small} is not carried here: {'; '.join(found.reasons)}"
-    missed = found.rules[0].edge_missed
+    missed = found.errors["rksp"].get("edge")
     error = "" if missed is None else f", missed by {missed:.2f} in the median"
     return f"carried from {small}: the edge moves by {found.edge_shift:+.2f} decades{error}"
 
@@ -212,19 +203,17 @@ def crossed(risk: Answer) -> str:
     return "in a run this short the best bet (S) is above the safe line (X)"
 
 
-def lever(one: LeverReport, *, brief: bool = False) -> str:
+def lever(one: LeverReport) -> str:
     """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
-    if brief:
-        return f"{one.title} by {short(one.factor, 2)}×"
     size = f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]"
     price = f" at {one.loss:+.2f} nats" if abs(one.loss) >= _FELT else ""
     return f"{one.title} {one.change} by {size}{price}"
 
 
-def levers(risk: FromEdge, *, most: int = 3, brief: bool = False) -> str:
+def levers(risk: FromEdge) -> str:
     """Say what would raise the edge, in one line; empty where nothing is known to."""
-    shown = [lever(one, brief=brief) for one in risk.levers[:most]]
-    return f"would raise the edge: {'; '.join(shown)}" if shown else ""
+    shown = map(lever, risk.levers[:_MOST_LEVERS])
+    return f"would raise the edge: {'; '.join(shown)}" if risk.levers else ""
 
 
 def applied(risk: Answer) -> str:

@@ -101,7 +101,9 @@ def test_a_long_ranking_shows_its_top_and_how_to_see_all(tmp_path):
     path = filled(tmp_path, {"warmup": list(range(60)), "lr": [1e-3]}, lambda recipe: {})
 
     def ranks(*options: str) -> int:
-        return len(re.findall(r"(?m)^(?:ok|caution|risk)  ", run_rksp("grid", str(path), *options).stdout))
+        return len(
+            re.findall(r"(?m)^(?:ok|caution|risk)  ", run_rksp("grid", str(path), *options).stdout)
+        )
 
     assert (
         "Shown: 20 of 60 cells; --top 60 without --where shows all."

@@ -38,7 +38,9 @@ def test_the_page_of_a_confirmation_shows_the_same_numbers():
     assert wrong_numbers(text, json.loads(report.to_json())) == []
     paths = {path for path, _, _ in Page(text).numbers}
     assert {"arms/1/p_value", "arms/0/monitors/0/lead", "prediction/probability_failed"} <= paths
-    assert text.count('class="run arm0 lost"') == text.count('class="run arm1"') == 4  # wide and narrow
+    assert (
+        text.count('class="run arm0 lost"') == text.count('class="run arm1"') == 4
+    )  # wide and narrow
     assert "prediction held" in text
     assert "mimo is read as qwen2" in text
     assert "<b x" not in text

@@ -13,9 +13,10 @@ from rksp.documents.answer import (
     FromPublished,
     Untold,
 )
-from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.score import CarriedReport, ComparisonReport, ScoreReport, SeedReport
 from rksp.documents.spectrum import VARIANTS
 from rksp.documents.verdict import Verdict
+from rksp.ground.text import short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
@@ -45,6 +46,7 @@ _PLANE = (
     "imaginary one up, on one scale."
 )
 _CARRIED = "Missed by: in decades, the median over pairs of sizes of teams left out of the fit."
+_ERRORS = ("edge", "best")  # of a rule of scaling
 _WHY = (
     "How each property moves the edge away from that of the average labelled run, in decades: "
     "green bars raise it, red bars lower it."
@@ -69,7 +71,7 @@ def blocks(report: ScoreReport) -> list[page.Block]:
         _curve(report, seed.risk),
         _findings(report),
         _since(report, report.baseline),
-        _carried(report),
+        _carried(report.carried, words.carried(report)),
         _levers(seed.risk, number),
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
@@ -121,7 +123,8 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
             yield page.Sentence(f"{words.sentence(said)}.", "advice")
         return
     if risk.number("probability_failed") is not None:
-        yield page.Sentence(_odds(risk, number))
+        bar = number("risk/threshold", ".0%")
+        yield page.Sentence((phrases.answer(report, risk), "; the bar is ", bar, "."))
     head = ("Learning rate", "Value", "Meaning")
     yield page.Table(head, list(_rates(report, risk, number)), look="figures")
     for sentence in filter(None, (risk.counterfactual, phrases.margin(report, risk))):
@@ -130,21 +133,6 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
     for said in filter(None, (*hints, words.applied(risk))):
         yield page.Sentence(f"{words.sentence(said)}.", "hint")
     yield page.Sentence(_FAILED, "hint")
-
-
-def _odds(risk: Answer, number: page.Numbers) -> page.Words:
-    ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
-    between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
-    diverging = risk.number("probability_diverged")
-    told: page.Words = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
-    told = (*told, f" ({feared})") if (feared := getattr(risk, "feared", "")) else told
-    return (
-        *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
-        *(() if diverging is None else told),
-        *("; at learning rate ", page.Numbers(number.document)("recipe/learning_rate", digits=6)),
-        *(", over ", number("risk/horizon_steps"), " steps; the bar is "),
-        *(number("risk/threshold", ".0%"), "."),
-    )
 
 
 def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[list[page.Words]]:
@@ -225,20 +213,16 @@ def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[pa
         yield page.Section("Since the baseline", blocks)
 
 
-def _carried(report: ScoreReport) -> Iterator[page.Block]:
-    found, number = report.carried, page.Numbers(report, "carried/rules/")
+def _carried(found: CarriedReport | None, said: str) -> Iterator[page.Block]:
     if found is None:
         return
     rows: page.Rows = [
-        [
-            *(rule.name, number(f"{i}/rate")),
-            *(number(f"{i}/{of}_missed", ".2f") for of in ("edge", "best")),
-        ]
-        for i, rule in enumerate(found.rules)
+        [rule, short(rate), *(page.written(found.errors[rule].get(of), ".2f") for of in _ERRORS)]
+        for rule, rate in sorted(found.rules.items(), key=lambda one: one[0] != "rksp")
     ]
     table = page.Table(("Rule", "Rate", "Edge missed by", "Best rate missed by"), rows)
-    said = page.Sentence(f"{words.sentence(words.carried(report))}.")
-    yield page.Section("The carried rate", [said, table], hint=_CARRIED)
+    carried = page.Sentence(f"{words.sentence(said)}.")
+    yield page.Section("The carried rate", [carried, table], hint=_CARRIED)
 
 
 def _levers(risk: Answer, number: page.Numbers) -> Iterator[page.Block]:

@@ -65,7 +65,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         return
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     if isinstance(risk, FromPublished):
-        said = f"{trained}: {words.beside_published(report, risk.published)}"
+        said = f"{trained}: {phrases.published(report, risk)}"
     elif rate is None:
         said = f"{trained} {steps}; no learning rate was given"
     else:
