@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from rksp.recipe_files.said.origin import (
     recipe_table,
     shown,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @with_options

@@ -208,7 +208,6 @@ def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
 
 
 def _record(typed: Path | None) -> Path:
-    """Return the file of runs."""
     record = typed or _RECORD
     is_first = os.environ.get("RANK", "0") == "0"  # another process may be later than this one
     if typed is None and is_first and os.path.lexists(record):

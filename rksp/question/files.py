@@ -14,6 +14,7 @@ from rksp.documents.files import FileRow, FilesReport
 from rksp.documents.score import ScoreReport
 from rksp.documents.verdict import worst
 from rksp.ground.errors import InputError, RkspError
+from rksp.ground.files import is_file
 from rksp.question.run import RUN_SUFFIXES
 
 UNREADABLE = "unreadable"
@@ -36,18 +37,11 @@ def are_handed_over() -> bool:
 
 
 def _is_pattern(name: str) -> bool:
-    try:
-        return any(sign in name for sign in _WILD) and not os.path.lexists(name)
-    except ValueError:  # a name that no file system takes: said when it is resolved
-        return False
+    return any(sign in name for sign in _WILD) and "\0" not in name and not os.path.lexists(name)
 
 
 def _is_folder(name: str) -> bool:
-    path = Path(name)
-    try:
-        return path.is_dir() and not (path / "config.json").is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(name) and not is_file(Path(name) / "config.json")  # noqa: PTH112 - as there
 
 
 def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:

@@ -146,13 +146,11 @@ class Table:
         look: `cards` are name, value, range and note; `figures` the same in large print, without a
             range; `bars` are name and a signed number; `map` a name and P(failed) by column;
             `items` a level, code, message, fix and small print.
-        narrow: Titles of the columns that a terminal has room for; empty for all.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Words]]
     look: Literal["table", "cards", "figures", "bars", "map", "items"] = "table"
-    narrow: Sequence[str] = ()
 
     @property
     def shown(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from markupsafe import Markup
@@ -153,16 +153,20 @@ def _alarms(report: ConfirmReport, number: page.Numbers) -> Iterator[page.Block]
         ]
         for i, one in loud
     ]
-    silent: dict[str, list[str]] = {}
-    for monitor in first.monitors:
-        if monitor.silent:
-            silent.setdefault(monitor.silent, []).append(monitor.monitor)
+    silent = {one.monitor: one.silent for one in first.monitors if one.silent}
     if rows:
         head = ("Monitor", "Alarmed in", "First alarm", "Lead over the loss")
         yield page.Section("First alarms", [page.Table(head, rows)], hint=_ALARMS.format(first.arm))
-    said = [f"{', '.join(names)} did not measure: {why}." for why, names in silent.items()]
-    if notes := [*report.target.notes, *said]:
+    if notes := [*report.target.notes, *silences(silent)]:
         yield page.Notes(notes)
+
+
+def silences(silent: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each reason that monitors did not measure: name -> reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in silent.items():
+        names.setdefault(why, []).append(name)
+    return [f"{', '.join(those)} did not measure: {why}." for why, those in names.items()]
 
 
 def _trained(report: ConfirmReport) -> page.Section:

@@ -332,8 +332,7 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
     named = dict.fromkeys((*setting.axes, "seed"))
     axes = [axis for axis in named if len(cells) == 1 or _varies(axis, cells)]
     same = [f"{axis} {word(cells[0].get(axis))}" for axis in setting.axes if axis not in axes]
-    narrow = ("Verdict", *axes, "P(failed)", "S", "X", "Findings")
-    head = (*narrow[:-1], "Excess", "Raises the edge", narrow[-1])
+    head = ("Verdict", *axes, "P(failed)", "Excess", "S", "X", "Raises the edge", "Findings")
     rows: page.Rows = []
     for i, cell in ranked[:_MOST_ROWS]:
         row: list[page.Words] = [str(cell["verdict"])]
@@ -341,10 +340,10 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
             is_number = isinstance(value := cell.get(axis), float)
             row.append(number(f"{i}/{axis}", digits=4) if is_number else word(value))
         row.append(_odds(lambda name, at=i: number(f"{at}/{name}", page.PERCENT)))
+        row.append(number(f"{i}/expected_excess", ".2f"))
         row += [number(f"{i}/{name}", digits=2) for name in ("start_here", "do_not_exceed")]
-        row += [number(f"{i}/expected_excess", ".3f"), first_lever(cell)]
-        rows.append([*row, str(cell["reasons"] or by_level(cell))])
-    shown: list[page.Block] = [page.Table(head, rows, narrow=narrow)]
+        rows.append([*row, first_lever(cell), str(cell["reasons"] or by_level(cell))])
+    shown: list[page.Block] = [page.Table(head, rows)]
     if same:
         shown.append(page.Sentence(f"All of these: {', '.join(same)}.", "hint"))
     if report.hidden:

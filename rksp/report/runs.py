@@ -19,7 +19,7 @@ from rksp.ground.flags import count
 from rksp.ground.text import many, one_line, short
 from rksp.report import blocks as page
 from rksp.report import courses
-from rksp.report.confirm import cut, loss_curves, profile, side_by_side
+from rksp.report.confirm import cut, loss_curves, profile, side_by_side, silences
 from rksp.report.score import figures
 
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
@@ -267,14 +267,14 @@ def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
     ]
     if rows:
         head = ("Step", "Monitor", "Module", "Alarm")
-        yield page.Section("Alarms", [page.Table(head, rows, narrow=("Step", "Alarm"))])
+        yield page.Section("Alarms", [page.Table(head, rows)])
     looked = [
         [number(f"causes/{i}/step", ",d"), one.cause, page.Code(one.module or "–"), one.text]
         for i, one in enumerate(report.causes)
     ]
     if looked:
         head = ("Step", "Cause", "Module", "What was found")
-        yield page.Section("Causes", [page.Table(head, looked, narrow=("Step", "What was found"))])
+        yield page.Section("Causes", [page.Table(head, looked)])
     if report.forecast is not None:
         yield page.Section(
             "Forecast", [page.Sentence(line.strip()) for line in report.forecast.text]
@@ -299,11 +299,17 @@ def _quantities(report: WatchReport, number: page.Numbers) -> Iterator[page.Bloc
     ]
     if rows:
         head = ("Monitor", "First alarm", "What it measures")
-        yield page.Section("Monitors", [page.Table(head, rows, narrow=head[:2])], folds="page")
-    curves = report.trial.profiles.items()
-    parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
+        table = page.Table(head, rows)
+        yield page.Section("Monitors", [table], folds="page", is_record=not first)
+    curves = {name: curve for name, curve in report.trial.profiles.items() if len(curve) > 1}
+    still = [name for name, curve in curves.items() if len({value for _, value in curve}) == 1]
+    parts = [
+        (name, profile(name, [("", curve)], {"": 0}))
+        for name, curve in curves.items()
+        if name not in still
+    ]
     hint = "Of the whole model, or of its worst layer at each step."
+    hint += f" Constant: {', '.join(still)}." * bool(still)
     yield page.Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
-    silent = [f"{name} did not measure: {why}" for name, why in report.trial.silent.items()]
-    if silent:
+    if silent := silences(report.trial.silent):
         yield page.Notes(silent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from rich.cells import cell_len
@@ -74,7 +74,7 @@ def _tabled(table: page.Table, indent: int) -> Iterator[RenderableType]:
                 Text.assemble(f"{_inner(_text(name))} ", (_text(value), "bold"), rest), indent
             )
     else:
-        yield Columns(table)
+        yield Columns(table, table.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class Columns:
     """
 
     table: page.Table
+    places: Sequence[int]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines that the width holds."""
-        table = self.table
-        places = [n for n in table.shown if not table.narrow or table.head[n] in table.narrow]
+        table, places = self.table, self.places
         rows = [[_cell(table, row[n]) for n in places] for row in table.rows]
         lines = [[table.head[n] for n in places], *rows]
         widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
@@ -113,8 +113,7 @@ class Columns:
             if number and told and table.look != "map":
                 yield Line(Text("; ".join(told), style="dim"), _HANGING)
         if under and table.look == "map":
-            rest = [table.head[place] for place in (places[0], *under)]
-            yield Columns(replace(table, narrow=rest))
+            yield Columns(table, [places[0], *under])
 
 
 def _cell(table: page.Table, cell: page.Words) -> str:

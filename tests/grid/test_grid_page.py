@@ -53,7 +53,7 @@ def test_every_page_names_the_first_lever_of_a_cell(tmp_path):
     answer = lambda recipe: warmed if recipe["learning_rate"] == 1e-2 else {}
     document = report(filled(tmp_path, {"lr": [1e-3, 1e-2]}, answer))
     assert [cell["lever"] for cell in document.cells].count("warmup") == 1
-    for form in ("html", "markdown"):
+    for form in ("text", "html", "markdown"):
         assert render(document, form).count("warmup 1.3×") == 1
     (line,) = (text for text in render(document, "csv").splitlines() if "warmup,1.312" in text)
     assert ",0.01," in line

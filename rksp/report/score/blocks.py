@@ -161,16 +161,9 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
     if report.gate and report.gate.failed:
-        keys = (part for key in report.gate.issues for part in (", ", page.Code(key)))
-        yield page.Sentence(
-            (
-                "Failed by ",
-                page.Code(f"--fail-on {report.gate.fail_on}"),
-                ": ",
-                *list(keys)[1:],
-                ".",
-            )
-        )
+        keys = page.Code(", ".join(report.gate.issues))
+        failed = page.Code(f"--fail-on {report.gate.fail_on}")
+        yield page.Sentence(("Failed by ", failed, ": ", keys, "."))
     for line in (words.unread(report), words.decisive(report, seed), report.assumed):
         if line:
             yield page.Sentence(f"{words.sentence(line)}.", "hint")
@@ -184,7 +177,6 @@ def _curve(report: ScoreReport, risk: Answer) -> Iterator[page.Block]:
         hint="P(failed) with its interval, for this recipe at other learning rates."
         + _DOTS * (risk.learned is not None),
         drawing=figures.risk_panel(report, risk),
-        text=figures.sparkline(risk.curve),
     )
 
 
@@ -272,8 +264,7 @@ def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
         status = layer.status.replace("_", " ")
         rows.append([page.Code(layer.name), *cells, "" if status == "ok" else status])
     rows.append(["usual", *map(usual, COLUMNS), ""])
-    head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
-    table = page.Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
+    table = page.Table(("Block", *(column.title for column in COLUMNS), "Status"), rows)
     coverage = number("spectra/coverage", ".0%")
     about = page.Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
     yield page.Section("All numbers of all blocks", [about, table], folds="page")
@@ -303,16 +294,12 @@ def _recipe(report: ScoreReport) -> page.Section:
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
     table = page.Table(("Field", "Value", "From"), rows)
-    told = [page.Notes(_known(report))] if report.seeds[0].risk.kind == "edge" else []
-    return page.Section("Recipe", [table, *told], folds="page")
-
-
-def _known(report: ScoreReport) -> list[str]:
-    """Return what is known of the fields of the recipe."""
+    if report.seeds[0].risk.kind != "edge":
+        return page.Section("Recipe", [table], folds="page")
     from rksp.classifiers.levers.fields import edge_effects  # numpy
 
-    asked = recipe_rows(dict(report.recipe), report.recipe_origins)
-    return edge_effects([name for name, *_ in asked] or [*dict(report.recipe)])
+    effects = page.Notes(edge_effects([name for name, *_ in rows]))
+    return page.Section("Recipe", [table, effects], folds="page")
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:

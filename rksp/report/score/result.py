@@ -69,20 +69,17 @@ class Result:
     @property
     def probability_failed(self) -> float | None:
         """P(failed) at the recipe's learning rate; None without an answer."""
-        return self._of_risk("probability_failed")
+        return self.answer.number("probability_failed")
 
     @property
     def start_here(self) -> float | None:
         """The learning rate to start with; None without an answer."""
-        return self._of_risk("start_here")
+        return self.answer.number("start_here")
 
     @property
     def do_not_exceed(self) -> float | None:
         """The learning rate not to exceed; None without an answer."""
-        return self._of_risk("do_not_exceed")
-
-    def _of_risk(self, name: str) -> float | None:
-        return self.answer.number(name)
+        return self.answer.number("do_not_exceed")
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in (fields := self.to_dict()):
