@@ -61,8 +61,6 @@ Sweep = Annotated[
 
 
 class _Trials(TrialOptions):
-    """The options of the runs, and what their failure does."""
-
     exit_zero: shared.ExitZero = False
 
 

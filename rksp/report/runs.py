@@ -303,11 +303,8 @@ def _quantities(report: WatchReport, number: page.Numbers) -> Iterator[page.Bloc
         yield page.Section("Monitors", [table], folds="page", is_record=not first)
     curves = {name: curve for name, curve in report.trial.profiles.items() if len(curve) > 1}
     still = [name for name, curve in curves.items() if len({value for _, value in curve}) == 1]
-    parts = [
-        (name, profile(name, [("", curve)], {"": 0}))
-        for name, curve in curves.items()
-        if name not in still
-    ]
+    moved = [(name, curve) for name, curve in curves.items() if name not in still]
+    parts = [(name, profile(name, [("", curve)], {"": 0})) for name, curve in moved]
     hint = "Of the whole model, or of its worst layer at each step."
     hint += f" Constant: {', '.join(still)}." * bool(still)
     yield page.Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -99,9 +99,7 @@ class Columns:
         under = places[fits:]
         for number, cells in enumerate(lines):
             padded = (
-                " " * (width - cell_len(cell)) + cell
-                if table.is_number(place)
-                else cell + " " * (width - cell_len(cell))
+                cell.rjust(width) if table.is_number(place) else set_cell_size(cell, width)
                 for place, cell, width in zip(places[:fits], cells, widths, strict=False)
             )
             yield Line(Text((" " * _GAP).join(padded).rstrip(), style="" if number else "bold"))

@@ -113,6 +113,10 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
         assert (record is None) == (not safe)
         losses = [r["expected_excess"] for r in safe]
         assert record is None or record["expected_excess"] <= min(losses) + 0.01
+    with pytest.raises(InputError, match="names no column"):
+        table.where(found, ["learning=3"])
+    with pytest.raises(InputError, match="is not NAME<VALUE"):
+        table.where(found, ["lr"])
 
 
 def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
@@ -160,7 +164,7 @@ def test_the_terminal_shows_it_all(worked):
 
     rows = worked[0][:-1]  # without the broken target, all share a width
     text = shown(rows, top=3)
-    assert len(re.findall(r"(?m)^[123] ", text.partition("\nRanked\n")[2])) == 3
+    assert len(re.findall(r"(?m)^(?:ok|caution|risk) ", text.partition("\nRanked\n")[2])) == 3
     assert re.search(r"(?m)^gpt2 .*n_layer=1 .*learning_rate=", text)
     assert re.search(r"1 · 0 · adamw +· <?\d+%( +[·░▒▓█] +[<>]?\d+%){2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -239,7 +243,7 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     assert run(*told, "--top", "1", "--where", "lr=1") == 3
     said = capsys.readouterr()
     assert "resuming: 2 of 4 cells are done" in said.err
-    assert " risk " in said.out.partition("\nRanked\n")[2]
+    assert "\nrisk " in said.out.partition("\nRanked\n")[2]
     with pytest.raises(InputError, match="holds another grid"):
         run(*told, "--risk", "0.1")
     kept = tmp_path / "trials.json"

@@ -168,12 +168,3 @@ def test_the_output_of_a_grid_is_a_store_or_a_report_by_its_suffix(tmp_path):
     for absent in ("absent.db", "absent.yaml"):
         said = run_rksp("grid", absent, cwd=tmp_path)
         assert (said.returncode, said.stderr) == (2, f"rksp: {absent}: there is no such file.\n")
-
-
-def test_each_optimizer_has_its_own_front(tmp_path):
-    grid = ["grid", "gpt2", "lr=1e-5,1e-4,1e-3", "optimizer=adamw,sgd", "--evidence", "config"]
-    run_rksp(*grid, "-o", "g.json", cwd=tmp_path)
-    fronts = json.loads((tmp_path / "g.json").read_text())["pareto"]
-    assert fronts.keys() == {"gpt2 adamw", "gpt2 sgd"}
-    for name, front in fronts.items():
-        assert {cell["optimizer"] for cell in front} == {name.split()[1]}

@@ -177,6 +177,7 @@ def _curve(report: ScoreReport, risk: Answer) -> Iterator[page.Block]:
         hint="P(failed) with its interval, for this recipe at other learning rates."
         + _DOTS * (risk.learned is not None),
         drawing=figures.risk_panel(report, risk),
+        text=figures.sparkline(risk.curve),
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from rksp.documents.answer import Estimate, FromFineTuning
+from rksp.documents.answer import CurvePoint, Estimate, FromFineTuning
 from rksp.documents.score import LayerReport, ScoreReport
 from rksp.documents.spectrum import NEAR_UNIT, Status, Variant
 from rksp.ground.model import definite
@@ -19,6 +19,7 @@ from rksp.report.blocks import Numbers
 
 _MOST_DOTS = 1024  # a circle: more only darken the same disk
 _PART = 0.3  # eigenvalues right of it and this near to the real axis fill only a part of the circle
+_BARS = "▁▂▃▄▅▆▇█"
 _SHOWN_CIRCLES = 24
 _FRAME = 2.5  # beyond it on either axis eigenvalues are drawn at the frame
 
@@ -49,6 +50,14 @@ def gauge(probability: float, low: float | None, high: float | None, bar: float)
         100 * probability,
         t=100 * bar,
     )
+
+
+def sparkline(curve: Sequence[CurvePoint]) -> str:
+    """Return P(failed) by learning rate, with one character per quarter of a decade."""
+    last = {round(4 * math.log10(point.learning_rate)): point for point in curve}
+    bars = "".join(_BARS[min(7, int(point.probability * 8))] for point in last.values())
+    ends = (short(curve[n].learning_rate, 1) for n in (0, -1))
+    return f"P(failed) at rates from {' to '.join(ends)}: {bars}"
 
 
 def panel(draw: Callable[..., Markup], wide: int, narrow: int) -> Markup:
