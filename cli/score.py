@@ -203,7 +203,7 @@ def _several(
 def _tuned(tuned: str, recipe: Given[Recipe]) -> tuple[str, float | None]:
     """Return the small model of `SMALL=RATE` or SMALL, and the rate that was tuned on it."""
     name, _, text = tuned.rpartition("=")
-    typed = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
+    typed: Any = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
     try:
         rate = float(text)
     except ValueError:

@@ -244,7 +244,7 @@ def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
         message=(
             f"β₂ = {recipe.adam_beta2:g} averages over {1 / (1 - recipe.adam_beta2):,.0f} steps of "
             f"{evidence.tokens:,} tokens"
-            + (f", at {short(ratio)} times GPT-3's learning rate." if is_fast else ".")
+            + (f", at {short(definite(ratio))} times GPT-3's learning rate." if is_fast else ".")
         ),
         value=recipe.adam_beta2,
     )

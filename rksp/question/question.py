@@ -218,7 +218,7 @@ class Question:
 
         report = score_report(self.run.recipe, evaluations)
         faults = () if self.software is None else self.software.findings
-        more = {"own_runs": self.own_runs, "carried": self.carried}
-        more["findings"] = [*report.findings, *faults]
+        findings = [*report.findings, *faults]
+        more = {"own_runs": self.own_runs, "carried": self.carried, "findings": findings}
         report = report.model_copy(update=more).finite()
         return self.run.written_in(report)

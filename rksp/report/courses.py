@@ -112,9 +112,9 @@ def sketch(curve: Curve, onset: float | None, width: int = _WIDE, height: int = 
     drawn = [f"{name:>{room}} {''.join(line)}" for name, line in zip(names, lines, strict=True)]
     if onset is not None:
         drawn.append(f"{'':>{room + 1 + int(across(onset)) // 2}}▲")
-    start, end = f"{first:,g}", f"{last:,g}"
-    between = f"{'logarithmic' if log else '':^{width - len(start) - len(end)}}"
-    drawn.append(f"{'':>{room}} {start}{between}{end}")
+    left, right = f"{first:,g}", f"{last:,g}"
+    between = f"{'logarithmic' if log else '':^{width - len(left) - len(right)}}"
+    drawn.append(f"{'':>{room}} {left}{between}{right}")
     return "\n".join(line.rstrip("\u2800 ") for line in drawn)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ _ORDER = (
     "In order of the expected excess loss, in nats above the best learning rate; one with a "
     "warning comes after those without that tie within 0.01 nats."
 )
+_CHANCE = ("probability_failed", "probability_failed_low", "probability_failed_high")
 _MOST_NAMED = 3  # of the cells that one error stopped
 _MOST_ROWS = 500  # of the ranking; the document holds all
 _MOST_AXES = 8  # more are named in the table alone
@@ -260,7 +261,7 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
             rows.append([page.Code(model), _no_setting(model, everything), page.MISSING, ""])
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = _odds(lambda name, of=cell: page.written(of[name], page.PERCENT))
+            odds = _odds(*(page.written(cell[name], page.PERCENT) for name in _CHANCE))
             rows.append([page.Code(model), setting(cell), odds, told])
     head = ("Model", "Setting", "P(failed)", "Findings")
     return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)
@@ -339,7 +340,7 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
         for axis in axes:
             is_number = isinstance(value := cell.get(axis), float)
             row.append(number(f"{i}/{axis}", digits=4) if is_number else word(value))
-        row.append(_odds(lambda name, at=i: number(f"{at}/{name}", page.PERCENT)))
+        row.append(_odds(*(number(f"{i}/{name}", page.PERCENT) for name in _CHANCE)))
         row.append(number(f"{i}/expected_excess", ".2f"))
         row += [number(f"{i}/{name}", digits=2) for name in ("start_here", "do_not_exceed")]
         rows.append([*row, first_lever(cell), str(cell["reasons"] or by_level(cell))])
@@ -354,8 +355,6 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
         yield page.Section("Ranked", shown, hint=_ORDER)
 
 
-def _odds(write: Callable[[str], str]) -> page.Words:
+def _odds(chance: str, low: str, high: str) -> page.Words:
     """Return P(failed) of a cell with its interval where that is wider: `8% [<1%, 69%]`."""
-    names = ("probability_failed", "probability_failed_low", "probability_failed_high")
-    chance, low, high = map(write, names)
     return chance if low == high else (chance, " [", low, ", ", high, "]")
