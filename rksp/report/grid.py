@@ -330,6 +330,8 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
     number = page.Numbers(report, "cells/")
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
     cells = [cell for _, cell in ranked[:_MOST_ROWS]]
+    if not cells:
+        return
     named = dict.fromkeys((*setting.axes, "seed"))
     axes = [axis for axis in named if len(cells) == 1 or _varies(axis, cells)]
     same = [f"{axis} {word(cells[0].get(axis))}" for axis in setting.axes if axis not in axes]
@@ -351,8 +353,7 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
         shown.append(page.Sentence(said, "hint"))
-    if rows:
-        yield page.Section("Ranked", shown, hint=_ORDER)
+    yield page.Section("Ranked", shown, hint=_ORDER)
 
 
 def _odds(chance: str, low: str, high: str) -> page.Words:

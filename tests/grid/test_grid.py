@@ -169,7 +169,7 @@ def test_the_terminal_shows_it_all(worked):
     assert re.search(r"1 · 0 · adamw +· <?\d+%( +[·░▒▓█] +[<>]?\d+%){2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]
-    assert "none of these learning rates is safe; do not exceed " in shown(fast)
+    assert "is safe; do not exceed " in " ".join(shown(fast).split())
     assert "no answer" in shown(worked[0][-1:])
 
 
@@ -249,7 +249,7 @@ def test_the_command_resumes_filters_and_keeps_what_is_good(tmp_path, capsys):
     kept = tmp_path / "trials.json"
     assert run(store, "--top", "1", "--export", str(kept)) == 3  # a store shows itself
     said = capsys.readouterr()
-    assert " ok " in said.out.partition("\nRanked\n")[2]
+    assert "\nok " in said.out.partition("\nRanked\n")[2]
     assert "holds the 1 of 4 cells that pass the gate" in said.err
     fixed = {"n_embd": 32, "n_head": 2, "vocab_size": 256, "n_layer": 1}
     assert json.loads(kept.read_text()) == [{"lr": 1e-4} | fixed]
