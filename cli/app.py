@@ -60,7 +60,6 @@ OLD = {
     "checks": ("explain",),
     "explain-config": ("explain",),
 }
-_MOVED = {"lab": "python -m lab", "bench": "python -m lab bench"}
 
 
 class BriefCommand(typer.core.TyperCommand):
@@ -141,17 +140,12 @@ class CommandTable(typer.core.TyperGroup):
             return super().make_context(*arguments, **more)
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """Find the command, also by its old name; those that left the package say where they went.
+        """Find the command, also by its old name.
 
         Raises:
-            InputError: There is no such command, or it runs in a checkout alone.
+            InputError: There is no such command.
         """
         name, *others = arguments
-        if name in _MOVED:
-            raise InputError(
-                f"rksp {name} is not part of the package any more; in a checkout of rksp's "
-                f"repository, run {_MOVED[name]}."
-            )
         if name in OLD:
             now = " ".join(OLD[name])
             said = f"rksp: rksp {name} is now rksp {now}; the old name works through 0.13."

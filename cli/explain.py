@@ -118,7 +118,6 @@ def _is_there(word: str) -> bool:
 
 
 def _list_checks(output_format: str) -> int:
-    """List all checks with their codes, worst levels, names and titles."""
     if output_format == "json":
         texts = ("title", "measures", "healthy", "fix", "source", "field")
         rows = [

@@ -88,7 +88,6 @@ def _part(typed: str, context: Any) -> str:
 
 
 def _others(context: Any) -> Iterator[tuple[str, set[str]]]:
-    """Yield the other commands with their options."""
     for name, command in context.find_root().command.commands.items():
         if name != context.command.name and not command.hidden:
             yield name, {one for parameter in command.params for one in parameter.opts}

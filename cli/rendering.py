@@ -202,6 +202,7 @@ def command_line(
 def next_command(context: typer.Context, report: ScoreReport) -> str:
     """Return the command of the next step, with the options that were typed; may be empty."""
     from rksp.question.next_step import next_step
+    from rksp.question.run import is_run_file
 
     asked = context.params
     step = next_step(
@@ -216,6 +217,10 @@ def next_command(context: typer.Context, report: ScoreReport) -> str:
     if step.word:
         return f"rksp {step.command} {step.word}"
     changed = dict(step.changed)
+    if report.carried is not None:  # its rate is known now
+        changed = {"tuned": None, "learning_rate": report.recipe.learning_rate} | changed
+        if is_run_file(report.carried.small) and not is_run_file(asked["target"][0]):
+            changed = {"recipe_file": report.carried.small} | changed
     if "overrides" in changed:  # of the model; --set sets the recipe, too
         of_recipe = [x for x in asked["overrides"] if x.partition("=")[0] in Recipe.model_fields]
         changed["overrides"] = of_recipe

@@ -114,11 +114,7 @@ def _slid(
 
 
 def _refuse_other(file: Path) -> None:
-    """Name the command that shows a file which is no report.
-
-    Raises:
-        InputError: It is the store of a grid, or a run file.
-    """
+    """Name the command that shows a file which is no report."""
     from rksp.question.run import is_run_file
 
     if file.is_file() and read_head(file, len(_STORE)) == _STORE:

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from rksp.recipe_files.said.origin import (
     recipe_table,
     shown,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @with_options
@@ -104,7 +101,15 @@ def audit(
             "freeze prints where you train."
         )
     findings = select_findings(found.findings, (), ignore or ())
-    unsettled = [{"code": one.id, "lacks": lacks} for one, lacks in found.unsettled]
+    unsettled = [
+        {
+            "code": one.id,
+            "lacks": lacks,
+            "affected": one.ranges,
+            "source": one.source,
+        }
+        for one, lacks in found.unsettled
+    ]
     told = [finding.model_dump(mode="json") for finding in findings]
     shown = _audited(findings, found.unsettled if verbose else ())
     answer(output_format, {"findings": told, "unsettled": unsettled}, shown)
@@ -145,7 +150,8 @@ def _audited(findings: Sequence[Finding], unsettled: Iterable[Unsettled]) -> Ite
         yield "No known fault of these releases is established for this run."
     for one, lacks in unsettled:
         keys = ", ".join(lacks).replace("_", " ")
-        yield f"unknown  {one.id}  {one.summary} Not known: {keys}."
+        yield f"unknown  {one.id}  {one.summary} Affected {one.ranges}. Not known: {keys}."
+        yield f"         {one.source}"
 
 
 def explain_file(file: Path, of: RunOptions, rows: int | None, output_format: str) -> int:
@@ -159,29 +165,19 @@ def explain_file(file: Path, of: RunOptions, rows: int | None, output_format: st
 
 
 def _document(read: RecipeFile) -> dict[str, object]:
+    plain = ("trainer", "understood", "settings", "unknown", "reader", "names_weights", "notes")
     target = read.target
-    return {
+    return {name: getattr(read, name) for name in plain} | {
         "file": str(read.path),
-        "trainer": read.trainer,
-        "understood": read.understood,
-        "settings": read.settings,
         "fields": {
             f.name: {"value": f.value, "origin": dataclasses.asdict(f.origin)} for f in read.fields
         },
         "assumed": _assumed(read),
-        "unknown": read.unknown,
-        "reader": read.reader,
         "unread": [dataclasses.asdict(one) | {"file": str(read.path)} for one in read.unread],
         "target": None
         if target is None
-        else {
-            "name": target.name,
-            "overrides": dict(target.overrides),
-            "notes": list(target.notes),
-        },
-        "names_weights": read.names_weights,
+        else {"name": target.name, "overrides": dict(target.overrides), "notes": target.notes},
         "target_missing": "" if target is not None else read.target_missing,
-        "notes": list(read.notes),
     }
 
 

@@ -95,10 +95,7 @@ _STEPS = {  # of a measurement, in words
     "forward and spectra": "measuring the forward pass",
     "gradient": "measuring the first gradient",
 }
-_NOT_CARRIED = (
-    "evidence seed seeds probe data apply output verbose fail_on baseline select ignore levels"
-)
-_ONE_ALONE = "seed seeds probe data states baseline verbose"  # options of one target
+_ONE_ALONE = "seed seeds probe data states baseline verbose tuned"  # options of one target
 _MAX_PARAMS = "Stream larger models; refuse them with --stream never."
 
 
@@ -120,13 +117,6 @@ def score(
     tuned: Tuned = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
-    if tuned is not None:
-        from rksp.cli.tuned import carry
-
-        refuse_unused(context, _NOT_CARRIED, "--tuned carries a rate by configurations alone")
-        if len(target) > 1:
-            raise InputError(f"--tuned carries a rate to one target, not to {len(target)}.")
-        return carry(target[0], tuned, recipe, of, model, past.runs, output.output_format)
     with loading():
         from rksp.checks.registry import select_findings
     with collector_paused():
@@ -149,7 +139,9 @@ def score(
             code = conclude(several, exit_zero=gate.exit_zero)
             is_broken = any(row.is_named and row.report is None for row in several.rows)
             return 2 if is_broken and code != 1 else code
-        run = of.run(target[0], recipe, needs_model=False)
+        small = _tuned(tuned, recipe) if tuned else None
+        own = of if small is None else of.beside(target[0], small[0])
+        run = own.run(target[0], recipe, needs_model=False)
     cheap = ", and --evidence config answers at once" * (measure.evidence != "config")
     with (
         process.terminal_of_stdout(is_wanted=output.format == "text") as terminal,
@@ -158,6 +150,8 @@ def score(
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
         question = _question(run, model, past, terms, apply)
+        if small is not None:
+            question = _carried(question, *small, recipe, of.beside(small[0], target[0]), model)
         if question.source.shape_from and not is_typed(context, "evidence"):
             # Nobody asked to measure: random weights do not stand for trained ones.
             measure = measure.model_copy(update={"evidence": "config"})
@@ -204,6 +198,40 @@ def _several(
         shared.say([f"two answers; for one: rksp score {other} --recipe {files[0]}"])
     with process.stdout_for_us_alone():
         return answered(targets, answer, fail_on=",".join(terms.fail_on))
+
+
+def _tuned(tuned: str, recipe: Given[Recipe]) -> tuple[str, float | None]:
+    """Return the small model of `SMALL=RATE` or SMALL, and the rate that was tuned on it."""
+    name, _, text = tuned.rpartition("=")
+    typed: Any = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
+    try:
+        rate = float(text)
+    except ValueError:
+        return tuned, typed
+    if not name or not rate > 0:
+        raise InputError(f"--tuned {tuned!r} should be SMALL=RATE, such as gpt2=1e-3.")
+    if typed is not None:
+        raise InputError(f"--lr and --tuned {tuned} give the same rate; leave out --lr.")
+    return name, rate
+
+
+def _carried(
+    question: Question,
+    small: str,
+    rate: float | None,
+    recipe: Given[Recipe],
+    of: shared.RunOptions,
+    model: shared.ModelOptions,
+) -> Question:
+    """Return the question at the rate carried from the small model; `--set` is of the target."""
+    from rksp.question.carry import carried
+
+    run = of.run(small, recipe)
+    if rate is None and run.is_typed:
+        raise InputError(f"The rate tuned on {small} is missing; write --tuned {small}=RATE.")
+    whole = model.model_copy(update={"overrides": []})
+    source = run.sourced(lambda: whole.resolve(run.target, run.overrides, counts=False))
+    return carried(question, type(question).of(run, source), rate)
 
 
 def _question(

@@ -236,6 +236,14 @@ class RunOptions(Finite):
         bool, Flag("--strict", "Refuse a run file with a setting that rksp does not know.")
     ] = False
 
+    def beside(self, target: str, other: str) -> RunOptions:
+        """Return the options of a target: if only the other is a run file, it is of both."""
+        from rksp.question.run import is_run_file
+
+        if self.recipe_file is not None or is_run_file(target) or not is_run_file(other):
+            return self
+        return self.model_copy(update={"recipe_file": Path(other)})
+
     def run(self, target: str, given: Given[Recipe], *, needs_model: bool = True) -> Run:
         """Return the run of a target; what is to be known about its file is said on stderr.
 
@@ -266,11 +274,7 @@ class RunOptions(Finite):
 
 
 def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
-    """Refuse a typed field that has no effect in the recipe.
-
-    Raises:
-        InputError: There is one; the message says why it has none.
-    """
+    """Refuse a typed field that has no effect in the recipe."""
     from rksp.recipe_files.said.origin import flag_of, used_in
 
     used = used_in(recipe.model_dump()) if typed else frozenset()

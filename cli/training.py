@@ -61,8 +61,6 @@ Sweep = Annotated[
 
 
 class _Trials(TrialOptions):
-    """The options of the runs, and what their failure does."""
-
     exit_zero: shared.ExitZero = False
 
 
@@ -208,7 +206,6 @@ def _lines(report: ScoreReport, trained: Shown) -> Iterator[str]:
 
 
 def _record(typed: Path | None) -> Path:
-    """Return the file of runs."""
     record = typed or _RECORD
     is_first = os.environ.get("RANK", "0") == "0"  # another process may be later than this one
     if typed is None and is_first and os.path.lexists(record):

@@ -174,7 +174,6 @@ def _try(what: str, call: Callable[[], None]) -> None:
 
 
 def _notify(command: str, event: bytes) -> None:
-    """Give an event to a command of the user."""
     try:
         run = partial(subprocess.run, input=event, timeout=_PATIENCE, check=True)
         run(shlex.split(command), stdout=sys.stderr)
@@ -183,7 +182,6 @@ def _notify(command: str, event: bytes) -> None:
 
 
 def _write_page(log: Path) -> None:
-    """Write the page of the run so far beside its log."""
     from rksp.confirm.watched import watched_run
     from rksp.ground.files import atomic_write
     from rksp.report.formats import render

@@ -16,8 +16,6 @@ from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
 
-_MODEL = Panel(title="Model", only=("overrides", "offline", "allow_hub"))
-
 
 @with_options
 @brief(f"paths target metric {RUN} output_format output")

@@ -139,11 +139,6 @@ def _batches(file: Path) -> Any:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files to read, sorted.
-
-    Raises:
-        InputError: There are none, or of several kinds.
-    """
     endings = ", ".join(_ENDINGS)
     if path.is_file():
         if path.suffix.lower() not in _ENDINGS:

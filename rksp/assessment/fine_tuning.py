@@ -183,7 +183,7 @@ def _by_published(known: PublishedReport, about: About) -> FromPublished:
     advice, rate, highest = None, about.learning_rate, known.highest * _CLEARLY
     verdict = word_at(rate, highest, is_risk=rate is not None and rate > _BREAKS * highest)
     if rate is not None and rate > highest:
-        advice = f"Start at {short(known.middle, 2)}, {rate / known.middle:.1f} times lower."
+        advice = f"Start at {short(known.middle, 2)}, {short(rate / known.middle)} times lower."
     return FromPublished(
         **about.stated,
         verdict=verdict,

@@ -32,7 +32,7 @@ from rksp.documents.score import ADAPTERS_BESIDE, AnswerReport
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.errors import NotCovered
-from rksp.ground.text import short
+from rksp.ground.text import percent, short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.coverage import SEEN_OBJECTIVES, uncovered
@@ -378,8 +378,8 @@ def start_lower(estimate: EdgeEstimate | FineTuningEstimate, rate: float) -> str
     """Return the advice to start at the estimate's rate, which is lower, and what it brings."""
     start = estimate.start_here
     return (
-        f"Start at {short(start, 2)}, {rate / start:.1f} times lower: "
-        f"P(failed) is {estimate.failed(start):.1%} there."
+        f"Start at {short(start, 2)}, {short(rate / start)} times lower: "
+        f"P(failed) is {percent(estimate.failed(start))} there."
     )
 
 

@@ -188,12 +188,29 @@ class Affected(Strict):
         if release is None:
             return False
         if release.base is None:
-            return None
+            return self._holds(release.range) if release.range and self.range else None
         if self.versions:
             return str(release.base) in self.versions
         is_exact = self._specifiers.prereleases  # the range itself names one before a release
         compared = Version(release.version or "") if is_exact else release.base
         return self._specifiers.contains(compared, prereleases=True)
+
+    def _holds(self, allowed: str) -> bool | None:
+        """Return whether all of the allowed releases are among them, or none; None for a part.
+
+        Membership changes at the versions that a range names alone, so these are tried, and what
+        lies just above each.
+        """
+        theirs = SpecifierSet(allowed)
+        named = {one.version.removesuffix(".*") for one in (*theirs, *self._specifiers)}
+        tried = [Version("0"), *map(Version, named)]
+        tried += [Version(f"{one.base_version}.0.0.1") for one in tried]
+        found = {
+            self._specifiers.contains(one, prereleases=True)
+            for one in tried
+            if theirs.contains(one, prereleases=True)
+        }
+        return found.pop() if len(found) == 1 else None
 
 
 class Details(Strict):
@@ -253,12 +270,22 @@ class Advisory(Strict):
         return f"{about.fix.rstrip('.')} (pip install {pins})." if pins else about.fix
 
     @property
+    def source(self) -> str:
+        """The links in one line."""
+        return ", ".join(self.references)
+
+    @property
+    def ranges(self) -> str:
+        """The affected releases in words; empty where the settings alone are the fault."""
+        mode = " and " if self.together else " or "
+        return mode.join(f"{one.package} {one.shown}" for one in self.affected)
+
+    @property
     def explanation(self) -> tuple[tuple[str, str], ...]:
         """What there is to say about it: pairs of a title and a text."""
-        about, mode = self.database_specific, " and " if self.together else " or "
-        ranges = mode.join(f"{one.package} {one.shown}" for one in self.affected)
+        about = self.database_specific
         return (
-            ("Releases", ranges or "any: the settings alone are the cause"),
+            ("Releases", self.ranges or "any: the settings alone are the cause"),
             ("Conditions", in_words(about.when)),
             ("Symptom", about.symptom),
             ("Fix", self.fix),
@@ -404,8 +431,7 @@ def _finding(
     one: Advisory, conditions: Answer, environment: Environment, facts: Facts, today: datetime.date
 ) -> Finding:
     named = [
-        f"{part.package} {environment.releases[name_of(part.package)].version}, affected "
-        f"{part.shown}"
+        f"{part.package} {environment.releases[name_of(part.package)]}, affected {part.shown}"
         for part in one.affected
         if part.includes(environment)
     ]
@@ -419,7 +445,7 @@ def _finding(
         message=f"{shown}; checked {one.modified}.",
         healthy="a release without the fault, or another setting",
         fix=one.fix,
-        source=", ".join(one.references),
+        source=one.source,
         is_cause=one.database_specific.symptom in _BREAKS,
     )
 

@@ -48,10 +48,15 @@ class Release:
     Attributes:
         version: As written; None where the file does not pin one.
         is_own: Installed from a folder or a repository, so that it may hold other code.
+        range: The releases that the file allows where it pins none, as PEP 440 writes them.
     """
 
     version: str | None
     is_own: bool = False
+    range: str = ""
+
+    def __str__(self) -> str:
+        return self.version or self.range
 
     @property
     def base(self) -> Version | None:
@@ -206,4 +211,5 @@ def _required(lines: Iterable[str]) -> Iterator[tuple[str, Release]]:
         is_exact = len(pins) == 1 and "*" not in pins[0]
         version = pins[0] if is_exact else None
         is_own = is_editable or requirement.url is not None
-        yield name_of(requirement.name), Release(version, is_own)
+        allowed = "" if is_exact else str(requirement.specifier)
+        yield name_of(requirement.name), Release(version, is_own, allowed)

@@ -55,7 +55,7 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
         message=(
-            f"The learning rate {short(rate, 6)} is {rate / limit:.3g} times {short(limit, 2)}, "
+            f"The learning rate {short(rate, 6)} is {short(rate / limit)} times {short(limit, 2)}, "
             f"{which}."
         ),
         value=rate / limit,
@@ -164,8 +164,8 @@ def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING if epochs > _MOST_EPOCHS else Level.NOTE,
         message=(
-            f"The run sees each of its {recipe.rows:,} examples {epochs:.3g} times; 95 % of public "
-            f"recipes stop at {_EPOCHS:g}."
+            f"The run sees each of its {recipe.rows:,} examples {short(epochs)} times; 95 % of "
+            f"public recipes stop at {_EPOCHS:g}."
         ),
         value=epochs,
     )

@@ -9,6 +9,7 @@ from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
+from rksp.ground.text import short
 
 _EXCESS = 2.0  # nats above ln V, what Gaussian logits of standard deviation 2 cost
 _SPREAD, _WILD_SPREAD = 2.0, 8.0
@@ -102,7 +103,7 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
     yield Observation(
         message=(
-            f"The learning rate is {ratio:.3g} times GPT-3's for {definite(size) / 1e9:.3g}B "
+            f"The learning rate is {short(ratio)} times GPT-3's for {definite(size) / 1e9:.3g}B "
             f"active parameters, and the z-loss {said}."
         ),
         value=ratio,

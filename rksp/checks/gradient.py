@@ -11,6 +11,7 @@ from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import Level
 from rksp.documents.shown import GRADIENT_NOT_FINITE
 from rksp.ground.model import definite
+from rksp.ground.text import short
 
 _NORM, _WILD_NORM = 100.0, 1000.0
 _FP16_MAX = 65504.0
@@ -72,9 +73,12 @@ def _no_clipping(evidence: CheckEvidence) -> Iterator[Observation]:
     reason, value = None, None
     ratio, norm, rate = evidence.rate_over_published, _norm(evidence), recipe.learning_rate
     if ratio is not None and ratio > _USUAL_RATE:
-        reason, value = f"the learning rate is {ratio:.3g} times GPT-3's for this size", ratio
+        reason, value = f"the learning rate is {short(ratio)} times GPT-3's for this size", ratio
     elif rate is not None and edge is not None and rate > NEAR_EDGE * edge:
-        reason, value = f"the learning rate is {rate / edge:.3g} times the likely edge", rate / edge
+        reason, value = (
+            f"the learning rate is {short(rate / edge)} times the likely edge",
+            rate / edge,
+        )
     elif norm is not None and norm > _NORM:
         reason, value = f"the first gradient has norm {norm:.3g}", norm
     if reason is not None:
@@ -144,8 +148,8 @@ def _starving_epsilon(evidence: CheckEvidence) -> Iterator[Observation]:
             level=Level.WARNING,
             message=(
                 f"Adam's epsilon {epsilon:g} is {share:.2g} of the largest typical gradient entry "
-                f"at {size / 1e9:.3g}B parameters. Gradients shrink further at {ratio:.3g} times "
-                "GPT-3's learning rate."
+                f"at {size / 1e9:.3g}B parameters. Gradients shrink further at {short(ratio)} "
+                "times GPT-3's learning rate."
             ),
             value=share,
             fix="Set epsilon to 1e-15 (--epsilon 1e-15).",
@@ -240,7 +244,7 @@ def _batch_memory(evidence: CheckEvidence) -> Iterator[Observation]:
         message=(
             f"β₂ = {recipe.adam_beta2:g} averages over {1 / (1 - recipe.adam_beta2):,.0f} steps of "
             f"{evidence.tokens:,} tokens"
-            + (f", at {ratio:.3g} times GPT-3's learning rate." if is_fast else ".")
+            + (f", at {short(definite(ratio))} times GPT-3's learning rate." if is_fast else ".")
         ),
         value=recipe.adam_beta2,
     )

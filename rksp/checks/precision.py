@@ -9,6 +9,7 @@ from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.flags import count
 from rksp.ground.model import definite
+from rksp.ground.text import short
 from rksp.recipe.optimizers.table import optimizer_spec
 
 _FP16_MAX = 65504.0
@@ -156,7 +157,7 @@ def _fp16_training(evidence: CheckEvidence) -> Iterator[Observation]:
         elif ratio is not None and ratio > _FP16_FAST:
             level, value = Level.WARNING, ratio
             message = (
-                f"The run trains in fp16 at {ratio:.3g} times GPT-3's learning rate; known good "
+                f"The run trains in fp16 at {short(ratio)} times GPT-3's learning rate; known good "
                 f"ones stayed below {_FP16_FAST:g} times."
             )
     yield Observation(level=level, message=message, value=value)

@@ -37,7 +37,7 @@ def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.ERROR if is_over else Level.WARNING,
         message=(
-            f"The learning rate {short(rate, 6)} is {rate / bound:.3g} times the {name} "
+            f"The learning rate {short(rate, 6)} is {short(rate / bound)} times the {name} "
             f"{short(bound, 2)}."
         ),
         value=rate / edge,
@@ -74,7 +74,7 @@ def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             level=Level.NOTE,
             message=(
-                f"The learning rate is {ratio:.3g} times the {usual:.2g} of GPT-3's recipe for "
+                f"The learning rate is {short(ratio)} times the {usual:.2g} of GPT-3's recipe for "
                 f"{count(definite(size))} active parameters."
             ),
             value=ratio,

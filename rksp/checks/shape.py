@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
+from rksp.ground.text import short
 from rksp.models.declared import Declared
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
     if not _NARROW <= ratio <= _BROAD:
         yield Observation(
             message=(
-                f"The feed-forward width {inner:g} is {ratio:.3g} times the model's width "
+                f"The feed-forward width {inner:g} is {short(ratio)} times the model's width "
                 f"{width:g}."
             ),
             value=ratio,
@@ -227,8 +228,8 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     yield Observation(
         level=Level.WARNING if is_wild else Level.NOTE,
         message=(
-            f"The weights have a standard deviation of {std:.2g}, which is {ratio:.3g} times the "
-            f"{usual:.2g} that suits width {width:g}."
+            f"The weights have a standard deviation of {std:.2g}, which is {short(ratio)} times "
+            f"the {usual:.2g} that suits width {width:g}."
         ),
         value=ratio,
         fix=f"Set the standard deviation of the initialization to {usual:.1g} (√(2/5d)).",

@@ -68,6 +68,8 @@ def parse_arm(text: str) -> Arm:
     lines, changes = [], {}
     for part in (part.strip() for part in text.split("+")):
         typed, options = split_line(part, noun="arm")
+        if typed in ("lr", "learning_rate"):
+            raise InputError(f"Arm {text!r}: an arm has a factor of the rate, such as rate=0.1.")
         name = known_name([BASELINE, _RATE, *INTERVENTIONS, *_LEVERS], typed, noun="arm")
         if name == _RATE:
             rate *= _factor(text, options.get("", ""))

@@ -124,8 +124,6 @@ class GridReport(Document):
         cells_in_grid: Number of cells, with those that are not shown.
         axes: What varies, by the names that the user gave.
         best_safe: For each model its safe cell of the least expected loss, or None.
-        pareto: For each model, and each optimizer where they vary, the cells that no other beats in
-            rate and risk.
         failing: Positions of the shown cells that fail the gate.
         profiles_made: Models that were measured; everything else follows from these.
         made_by: Versions.
@@ -140,7 +138,6 @@ class GridReport(Document):
     cells_in_grid: int
     axes: list[str]
     best_safe: dict[str, Record | None]
-    pareto: dict[str, list[Record]]
     failing: list[int]
     profiles_made: int
     made_by: dict[str, str | int | float | bool | None]

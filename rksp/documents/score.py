@@ -279,12 +279,35 @@ class UnreadReport(Part):
     text: str
 
 
+class CarriedReport(Part):
+    """The learning rate of the recipe, carried from a smaller model on which it was tuned.
+
+    Attributes:
+        small: The smaller model, or its run file.
+        small_rate: The learning rate that was tuned on it.
+        rate: The carried one; None where the data do not cover both.
+        edge_shift: By how many decades the likely edge moves, from the configurations alone.
+        rules: Rule of scaling -> the rate it gives; `rksp` keeps the distance from the edge.
+        errors: Rule -> `edge`, `best`: its median error in decades, over teams left out of the fit.
+        reasons: Why no rate was carried, a clause each.
+    """
+
+    small: str
+    small_rate: float
+    rate: float | None
+    edge_shift: float | None
+    rules: dict[str, float]
+    errors: dict[str, dict[str, float]]
+    reasons: list[str]
+
+
 class SummaryReport(Part):
     """The answer for a program: may the run be launched, and what to change first.
 
     Attributes:
         launch: As the verdict: yes where it is ok, caution, no where it is risk or fails the gate,
-            unknown where rksp cannot tell or no learning rate was given.
+            unknown where rksp cannot tell or no learning rate was given. Caution where it is risk
+            and the baseline had all of that, so that the exit code is 0.
         why: One sentence.
         learning_rate: The recipe's; None without one.
         probability_failed: At the recipe's learning rate; None without one.
@@ -335,6 +358,7 @@ class ScoreReport(Document):
         next_command: The user's command with what is to change in it; empty for a score in Python
             and where only `-v` has more to say.
         own_runs: The past runs that the answer knows, with their labels.
+        carried: Where the learning rate was carried from, with `--tuned`.
     """
 
     kind: Literal["score"] = "score"
@@ -355,4 +379,5 @@ class ScoreReport(Document):
     assumed: str = ""
     next_command: str = ""
     own_runs: HistoryReport | None = None
+    carried: CarriedReport | None = None
     timings: dict[str, float]

@@ -15,6 +15,7 @@ from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
 from rksp.ground.flags import misread
+from rksp.ground.text import many
 from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe import Recipe
@@ -355,5 +356,5 @@ def check_names(cells: Sequence[Cell], *, allow_hub: bool = False) -> tuple[str,
             meant[f"dropout sets {', '.join(known.dropouts)} of {cell.target}."] = None
     if sum(refused.values()) == len(cells) and cells:
         raise InputError(" ".join(refused))
-    stopped = (f"{n} cell{'s' * (n > 1)} cannot run: {why}" for why, n in refused.items())
+    stopped = (f"{many(n, 'cell')} cannot run: {why}" for why, n in refused.items())
     return (*meant, *stopped)

@@ -35,8 +35,6 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A group at work, its open cells, and the time of its last event."""
-
     group: CellGroup
     job: Job
     open: dict[str, None]

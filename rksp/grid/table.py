@@ -28,7 +28,7 @@ from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
@@ -199,28 +199,6 @@ def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
     return best
 
 
-def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
-    """Return each model's cells that no other cell beats in both rate (higher) and risk (lower).
-
-    Where optimizers vary, each has its own, since their rates are not comparable; it is named
-    behind the model.
-    """
-    fronts: dict[str, list[Record]] = {}
-    has_rules = len({r.get("optimizer") for r in found}) > 1
-    usable = [
-        (r.learning_rate, r.probability_failed, r)
-        for r in found
-        if r.learning_rate and r.probability_failed is not None
-    ]
-    least: dict[str, float] = {}
-    for _, chance, record in sorted(usable, key=lambda one: (-one[0], one[1])):
-        name = f"{record.model} {record.get('optimizer')}" if has_rules else record.model
-        if chance < least.get(name, math.inf):
-            least[name] = chance
-            fronts.setdefault(name, []).append(record)
-    return fronts
-
-
 def axes_of(rows: Sequence[Row]) -> list[str]:
     """Return the names that vary over the grid, in the order in which they were given.
 
@@ -333,7 +311,7 @@ def export_sweep(
     if not extra:
         return ""
     return (
-        f"A W&B sweep is a product: {path} also lists {extra} combination{'s' * (extra > 1)} "
+        f"A W&B sweep is a product: {path} also lists {many(extra, 'combination')} "
         f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
     )
 

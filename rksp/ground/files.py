@@ -37,6 +37,11 @@ _LONG_NUMBER = re.compile(r"\b0[xob][0-9a-fA-F_]{100}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+def is_file(name: str | Path) -> bool:
+    """Tell whether there is such a file; False for what no file system takes as a name."""
+    return os.path.isfile(name)  # noqa: PTH113 - which raises for some names
+
+
 def digest(content: str | bytes, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of the SHA-256 of text or bytes."""
     data = content.encode() if isinstance(content, str) else content

@@ -87,6 +87,11 @@ def short(value: float, digits: int = 3) -> str:
     return f"{plain}e{int(power)}"
 
 
+def many(number: int, noun: str) -> str:
+    """Return `1 run` or `14,000 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text: a table of names, written as a line of them."""
     return tuple(text.split())

@@ -19,6 +19,7 @@ from rksp.datasets.batch import Batch, Pass, call, tensors
 from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, ForwardStats
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
+from rksp.ground.text import many
 from rksp.measure.collected import Collected
 from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.models.anatomy.chains import Chain
@@ -240,7 +241,7 @@ def _judged_as(model: nn.Module) -> str:
     width, depth = equivalent_shape(model)
     return (
         f"Without a chain of blocks the model is judged as a transformer of width {width} and "
-        f"{depth} block{'s' * (depth > 1)}, which has about the same matrices."
+        f"{many(depth, 'block')}, which has about the same matrices."
     )
 
 

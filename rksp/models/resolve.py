@@ -155,11 +155,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
 
 
 def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -> Path | Published:
-    """Find a Hub model: in the cache, in the table of published ones, on the Hub, by its stem.
-
-    Raises:
-        InputError: It is nowhere; the message names models of a similar name.
-    """
+    """Find a Hub model: in the cache, in the table of published ones, on the Hub, by its stem."""
     if fetch is not None:
         import huggingface_hub.constants  # noqa: F401  # before anything keeps it off the network
     known = published(target)
@@ -208,11 +204,7 @@ def _is_known(settings: Mapping[str, object]) -> bool:
 
 
 def _check_name(target: str) -> None:
-    """Check that a file system can have such a name.
-
-    Raises:
-        InputError: None can.
-    """
+    """Check that a file system can have such a name."""
     if not target or has_control(target):
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
@@ -468,12 +460,7 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
 
 
 def _skeleton(target: str, construct: Callable[[], nn.Module], config: object) -> nn.Module:
-    """Build the model on the meta device; `target` and `config` are for messages.
-
-    Raises:
-        InputError: The constructor refuses, or the model holds large tables beside its parameters,
-            such as a mask of all positions.
-    """
+    """Build the model on the meta device; `target` and `config` are for messages."""
     import torch
 
     try:

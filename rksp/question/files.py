@@ -14,6 +14,7 @@ from rksp.documents.files import FileRow, FilesReport
 from rksp.documents.score import ScoreReport
 from rksp.documents.verdict import worst
 from rksp.ground.errors import InputError, RkspError
+from rksp.ground.files import is_file
 from rksp.question.run import RUN_SUFFIXES
 
 UNREADABLE = "unreadable"
@@ -23,28 +24,31 @@ _WILD = "*?"
 
 def are_many(targets: Sequence[str]) -> bool:
     """Tell whether these are several targets: more than one, a pattern, or a folder of files."""
-    return len(targets) > 1 or any(_is_pattern(one) or _is_folder(one) for one in targets)
+    several = len(targets) > 1 or are_handed_over()
+    return several or any(_is_pattern(one) or _is_folder(one) for one in targets)
+
+
+def are_handed_over() -> bool:
+    """Tell whether pre-commit names the files: all of a commit, few of which are run files.
+
+    It says so to its hooks by this variable (pre-commit.com, "Advanced features").
+    """
+    return os.environ.get("PRE_COMMIT") == "1"
 
 
 def _is_pattern(name: str) -> bool:
-    try:
-        return any(sign in name for sign in _WILD) and not os.path.lexists(name)
-    except ValueError:  # a name that no file system takes: said when it is resolved
-        return False
+    return any(sign in name for sign in _WILD) and "\0" not in name and not os.path.lexists(name)
 
 
 def _is_folder(name: str) -> bool:
-    path = Path(name)
-    try:
-        return path.is_dir() and not (path / "config.json").is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(name) and not is_file(Path(name) / "config.json")  # noqa: PTH112 - as there
 
 
 def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Yield every file and target once, and whether it was found in a folder.
 
-    What git ignores is left out, and so are hidden files.
+    What git ignores is left out, and so are hidden files. A file that pre-commit hands over counts
+    as found.
 
     Raises:
         InputError: A pattern fits nothing, or a folder holds too many files.
@@ -58,7 +62,7 @@ def expanded(targets: Sequence[str]) -> Iterator[tuple[str, bool]]:
             if not found:
                 raise InputError(f"No file fits {name!r:.200}.")
         else:
-            found = [(name, False)]
+            found = [(name, are_handed_over())]
         for one, is_of_folder in found:
             if one not in seen:
                 seen.add(one)
@@ -120,7 +124,7 @@ def answered(
             skipped += 1
         else:
             rows.append(row(verdict=report.verdict, report=report))
-    if not rows:
+    if not rows and not are_handed_over():
         raise InputError(f"{', '.join(targets):.200} holds no run file; {skipped} files were read.")
     told = [row.verdict for row in rows if row.report is not None]
     return FilesReport(

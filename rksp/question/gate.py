@@ -266,7 +266,9 @@ def _launch(report: ScoreReport) -> str:
         return "no"
     if report.recipe.learning_rate is None and report.verdict != "risk":
         return "unknown"
-    return _LAUNCH[report.verdict]
+    launch = _LAUNCH[report.verdict]
+    is_known = report.baseline is not None and gate is not None  # and the gate lets it pass
+    return "caution" if launch == "no" and is_known else launch
 
 
 def _why(report: ScoreReport, launch: str) -> str:

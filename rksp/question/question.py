@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.classifiers.edge_model import EdgePredictor
     from rksp.documents.options import MeasureOptions
     from rksp.documents.own_runs import HistoryReport
-    from rksp.documents.score import ScoreReport
+    from rksp.documents.score import CarriedReport, ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
 
@@ -40,6 +40,7 @@ class Question:
         software: The known faults of the software that trains; None where it is not known.
         terms: What it is judged by.
         store: Where measurements are kept; None keeps none.
+        carried: Where its learning rate was carried from; see `rksp.question.carry`.
     """
 
     run: Run
@@ -50,6 +51,7 @@ class Question:
     software: Audit | None = None
     terms: Terms = field(default_factory=Terms)
     store: MeasurementStore | None = None
+    carried: CarriedReport | None = None
 
     @classmethod
     def of(cls, run: Run, source: ModelSource, terms: Terms | None = None) -> Question:
@@ -222,6 +224,7 @@ class Question:
 
         report = score_report(self.run.recipe, evaluations)
         faults = () if self.software is None else self.software.findings
-        more = {"own_runs": self.own_runs, "findings": [*report.findings, *faults]}
+        findings = [*report.findings, *faults]
+        more = {"own_runs": self.own_runs, "carried": self.carried, "findings": findings}
         report = report.model_copy(update=more).finite()
         return self.run.written_in(report)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, UnknownModel
 from rksp.ground.factory import refuse_factory
+from rksp.ground.files import is_file
 from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start, decide_start
@@ -389,10 +390,7 @@ def is_run_file(target: str) -> bool:
     if target == "-":  # standard input
         return True
     path = Path(target.partition("::")[0])
-    try:
-        if not path.is_file():
-            return False
-    except (OSError, ValueError):  # a name that no file system takes: said when it is resolved
+    if not is_file(path):  # or a name that no file system takes: said when it is resolved
         return False
     if path.name == "training_args.bin":
         return True

@@ -38,7 +38,7 @@ def published(report: ScoreReport, risk: FromPublished) -> str:
     known, own = risk.published, report.recipe.learning_rate
     said = published_range(known)
     if own is not None and own > known.highest:
-        return f"{said}; yours is {own / known.highest:.3g} times the highest"
+        return f"{said}; yours is {short(own / known.highest)} times the highest"
     return said if own is None else f"{said}; yours is not above them"
 
 

@@ -146,18 +146,23 @@ class Table:
         look: `cards` are name, value, range and note; `figures` the same in large print, without a
             range; `bars` are name and a signed number; `map` a name and P(failed) by column;
             `items` a level, code, message, fix and small print.
-        narrow: Titles of the columns that a terminal has room for; empty for all.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[Words]]
     look: Literal["table", "cards", "figures", "bars", "map", "items"] = "table"
-    narrow: Sequence[str] = ()
+
+    @property
+    def shown(self) -> list[int]:
+        """Places of the columns that say something of a row; a map has a column for each rate."""
+        told = [{*map("".join, cells)} - {"", MISSING} for cells in zip(*self.rows, strict=True)]
+        return [place for place, said in enumerate(told) if said or self.look == "map"]
 
     def is_number(self, place: int) -> bool:
-        """Tell whether a column holds numbers alone, which are aligned at their ends."""
-        cells = [row[place] for row in self.rows]
-        return place > 0 and all(isinstance(cell, Number) or cell == MISSING for cell in cells)
+        """Tell whether a column holds numbers or pairs of them, which are aligned at their ends."""
+        said = [pieces(row[place]) for row in self.rows]
+        ends = [end for one in said for end in (*one[:1], *one[-1:])]
+        return place > 0 and all(isinstance(end, Number) or end in ("", MISSING) for end in ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

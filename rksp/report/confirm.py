@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from markupsafe import Markup
@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rksp.documents.confirm import PROFILED, ConfirmReport, Curve, TrialReport
 from rksp.ground.flags import count
 from rksp.ground.model import definite
+from rksp.ground.text import short
 from rksp.recipe_files.said.origin import shown
 from rksp.report import blocks as page
 from rksp.report import svg
@@ -24,9 +25,9 @@ _HEADLINES = {
     "undecided": "Too few steps to tell",
 }
 _LOSS = (
-    "The loss of every run. Dashed lines mark the first alarm of each monitor in the runs of {}. "
-    "Rings mark the step at which the loss begins to show a failure; a dotted line the final loss "
-    "above which the recipe has failed."
+    "The loss of every run; those that failed are red. Dashed lines mark the first alarm of each "
+    "monitor in the runs of {}. Rings mark the step at which the loss begins to show a failure, or "
+    "the end of a run that failed by ending too high: above the dotted line."
 )
 _PROFILES = (
     "The whole model over the steps at which the monitors read it: the mean over blocks of "
@@ -97,14 +98,15 @@ def _verdict(report: ConfirmReport, number: page.Numbers) -> page.Verdict:
 def _curves(report: ConfirmReport) -> Iterator[page.Block]:
     first = report.arms[0].arm
     hues = {arm.arm: index % _HUES for index, arm in enumerate(report.arms)}
-    key = Markup('<span><i class="arm{}"></i>{}</span>')
-    legend = Markup().join(key.format(hue, arm) for arm, hue in hues.items())
+    limits = {first: report.limit}
+    trained = {one.arm for one in report.trials if not _is_lost(one, limits.get(one.arm))}
+    key = Markup('<span><i class="arm{}{}"></i>{}</span>')
+    told = (key.format(hue, "" if arm in trained else " lost", arm) for arm, hue in hues.items())
+    legend = Markup().join(told)
     drawn = figures.panel(partial(loss_curves, report.trials, hues, bar=report.limit), 340, 290)
-    ceiling = _ceiling(report.trials)
-    cut = "" if ceiling is None else f" Triangles mark losses above {ceiling:.3g}."
     yield page.Figure(
         title="Loss",
-        hint=_LOSS.format(first) + cut,
+        hint=_LOSS.format(first) + cut(report.trials),
         drawing=Markup('<p class="keys">{}</p>').format(legend) + drawn,
     )
     if figure := profiles(report.trials, hues):
@@ -124,7 +126,8 @@ def _arms(report: ConfirmReport, number: page.Numbers) -> page.Section:
         rows.append(
             [
                 *(page.Code(arm.arm), (number(f"arms/{i}/failed"), "/", number(f"arms/{i}/runs"))),
-                *(number(f"arms/{i}/diverged"), number(f"arms/{i}/p_value", ".2g")),
+                number(f"arms/{i}/diverged"),
+                page.MISSING if arm.p_value == 1 else number(f"arms/{i}/p_value", ".2g"),
                 *(number(f"arms/{i}/final_loss", ".3f"), number(f"arms/{i}/held_out_loss", ".3f")),
                 *(*changed, number(f"arms/{i}/overhead", "+.0%")),
             ]
@@ -150,16 +153,20 @@ def _alarms(report: ConfirmReport, number: page.Numbers) -> Iterator[page.Block]
         ]
         for i, one in loud
     ]
-    silent: dict[str, list[str]] = {}
-    for monitor in first.monitors:
-        if monitor.silent:
-            silent.setdefault(monitor.silent, []).append(monitor.monitor)
+    silent = {one.monitor: one.silent for one in first.monitors if one.silent}
     if rows:
         head = ("Monitor", "Alarmed in", "First alarm", "Lead over the loss")
         yield page.Section("First alarms", [page.Table(head, rows)], hint=_ALARMS.format(first.arm))
-    said = [f"{', '.join(names)} did not measure: {why}." for why, names in silent.items()]
-    if notes := [*report.target.notes, *said]:
+    if notes := [*report.target.notes, *silences(silent)]:
         yield page.Notes(notes)
+
+
+def silences(silent: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each reason that monitors did not measure: name -> reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in silent.items():
+        names.setdefault(why, []).append(name)
+    return [f"{', '.join(those)} did not measure: {why}." for why, those in names.items()]
 
 
 def _trained(report: ConfirmReport) -> page.Section:
@@ -199,7 +206,7 @@ def loss_curves(
     up = svg.Scale(low=low - spare, high=high + spare, start=bottom, end=top)
     flags = [(f"{monitor}, step {step}", "alarm", across(step)) for monitor, step in alarms]
     lines = svg.flags(flags, across.end, bottom)
-    parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4), *lines]
+    parts = [svg.axes(across, up, "step", most=8 if width > 600 else 4), *lines]
     if band:
         upper = [(across(step), up(min(most, high))) for step, _, most in band]
         lower = [(across(step), up(min(least, high))) for step, least, _ in band]
@@ -211,11 +218,16 @@ def loss_curves(
         parts.append(svg.text(across.start + 6, y + 14, said, "tick clear"))
     for trial in reversed(trials):  # the first arm on top
         css = f"arm{hues[trial.arm]}"
+        is_lost = _is_lost(trial, bar if trial.arm == first_arm else None)
         for run in svg.unbroken(trial.loss):
             points = [(across(step), up(loss)) for step, loss in run]
-            parts.append(svg.polyline(points, f"run {css}"))
+            parts.append(svg.polyline(points, f"run {css}{' lost' * is_lost}"))
         over = [across(step) for step, loss in trial.loss if loss is None or loss > high]
         parts.append(svg.off_scale(over, top, f"off {css}"))
+        if is_lost and bar is not None and trial.final_loss is not None:
+            title = f"{trial.arm}, seed {trial.seed}: ended at {trial.final_loss:.3g}"
+            end = across(max(step for step, _ in trial.loss)), up(trial.final_loss)
+            parts.append(svg.circle(*end, 5, f"onset {css} lost", title))
         shown = [loss for step, loss in trial.loss if step <= (trial.onset or -1) and loss]
         if shown:
             title = f"{trial.arm}, seed {trial.seed}: failing from step {trial.onset}"
@@ -224,6 +236,19 @@ def loss_curves(
             )
     label = "Loss of every run by step"
     return svg.drawing(width, bottom + 44, label, *parts)
+
+
+def _is_lost(trial: TrialReport, bar: tuple[float, str] | None) -> bool:
+    """Tell whether a run failed: by itself, or by ending above the loss that another arm sets."""
+    if trial.outcome in ("diverged", "failed"):
+        return True
+    return bar is not None and trial.final_loss is not None and trial.final_loss > bar[0]
+
+
+def cut(trials: Sequence[TrialReport]) -> str:
+    """Say what is off the scale of `loss_curves`; empty for nothing."""
+    ceiling = _ceiling(trials)
+    return "" if ceiling is None else f" Triangles mark losses above {short(ceiling)}."
 
 
 def profiles(trials: Sequence[TrialReport], hues: dict[str, int]) -> Markup:
@@ -254,7 +279,7 @@ def profile(title: str, curves: Sequence[tuple[str, Curve]], hues: dict[str, int
         svg.polyline([(across(step), up(value)) for step, value in curve], f"run arm{hues[arm]}")
         for arm, curve in reversed(curves)
     ]
-    axes = svg.axes(across, up, "step", ".3g", most=4)
+    axes = svg.axes(across, up, "step", most=4)
     return svg.drawing(width, height, f"{title} of every run by step", axes, *lines)
 
 

@@ -18,7 +18,7 @@ Curve = Sequence[tuple[float, float | None]]
 _DECADES = 30.0  # times: a curve that spans more is drawn on a logarithmic scale
 _CUT = 3.0  # times the first value: what is higher is marked at the top
 _FAR = 1e4  # times: a curve that spans more is cut
-_WIDE, _HIGH = 64, 10  # characters of the drawing on a terminal, two by four dots each
+_WIDE, _HIGH = 50, 10  # characters of the drawing on a terminal, two by four dots each
 _MOST_SWEEPS = 6
 
 
@@ -56,7 +56,7 @@ def _curves(
         marks = [(f"step {course.onset_step:,g}", "alarm", across(course.onset_step))]
     top = 14 + svg.FLAG * len(marks)
     up = svg.Scale(low=low - spare, high=high + spare, start=height - 44, end=top, log=log)
-    parts = [svg.axes(across, up, "step", ".3g", most=8 if width > 600 else 4)]
+    parts = [svg.axes(across, up, "step", most=8 if width > 600 else 4)]
     parts += svg.flags(marks, across.end, up.start)
     for curve, css, _ in reversed(curves):
         for run in svg.unbroken(curve):
@@ -112,9 +112,9 @@ def sketch(curve: Curve, onset: float | None, width: int = _WIDE, height: int = 
     drawn = [f"{name:>{room}} {''.join(line)}" for name, line in zip(names, lines, strict=True)]
     if onset is not None:
         drawn.append(f"{'':>{room + 1 + int(across(onset)) // 2}}▲")
-    start = f"{first:,g}"
-    scale = f"{start}{f'{last:,g}':>{width - len(start)}}{' (logarithmic)' if log else ''}"
-    drawn.append(f"{'':>{room}} {scale}")
+    left, right = f"{first:,g}", f"{last:,g}"
+    between = f"{'logarithmic' if log else '':^{width - len(left) - len(right)}}"
+    drawn.append(f"{'':>{room}} {left}{between}{right}")
     return "\n".join(line.rstrip("\u2800 ") for line in drawn)
 
 
@@ -157,7 +157,7 @@ def _sweep(ladder: PastLadderReport, *, width: float, height: float) -> Markup:
     )
     top = 20 + svg.FLAG * len(marked)
     up = svg.Scale(low=low - spare, high=high + spare, start=height - 44, end=top)
-    parts = [svg.axes(across, up, "learning rate", ".3g")]
+    parts = [svg.axes(across, up, "learning rate")]
     flags = [(words, css, across(value)) for words, css, value in marked]
     parts += svg.flags(flags, across.end, up.start)
     for run in ladder.runs:

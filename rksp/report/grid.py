@@ -12,8 +12,8 @@ from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.documents.terms import Gate
-from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, pareto, to_csv, where
-from rksp.ground.text import short, words
+from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, to_csv, where
+from rksp.ground.text import many, short, words
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.said.origin import line_of
 from rksp.report import blocks as page
@@ -38,6 +38,7 @@ _ORDER = (
     "In order of the expected excess loss, in nats above the best learning rate; one with a "
     "warning comes after those without that tie within 0.01 nats."
 )
+_CHANCE = ("probability_failed", "probability_failed_low", "probability_failed_high")
 _MOST_NAMED = 3  # of the cells that one error stopped
 _MOST_ROWS = 500  # of the ranking; the document holds all
 _MOST_AXES = 8  # more are named in the table alone
@@ -102,7 +103,6 @@ def grid_report(
         cells_in_grid=count,
         axes=axes,
         best_safe=best_safe(everything),
-        pareto=pareto(everything),
         failing=[record.position for record in failing if record.position in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),
@@ -193,7 +193,7 @@ def blocks(report: GridReport) -> list[page.Block]:
         []
         if report.risk_map is None
         else [_map(report.risk_map, page.Numbers(report, "risk_map/"))],
-        _ranking(report),
+        _ranking(report, setting),
         [page.Section("Provenance", [versions], folds="summary", is_record=True)],
     ]
     return [block for part in parts for block in part]
@@ -208,15 +208,13 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
     models, total = list(report.best_safe), len(report.cells)
     part = "" if total == report.cells_in_grid else f" of {report.cells_in_grid:,}"
     over = (" over ", page.Code(", ".join(setting.axes))) if setting.axes else ()
-    cells = "cell" if report.cells_in_grid == 1 else "cells"
-    made = f"{report.profiles_made} profile{'s' * (report.profiles_made != 1)}"
     return page.Title(
         eyebrow="rksp grid",
         name=models[0] if len(models) == 1 else f"{len(models)} models",
         about=(
-            f"{total:,}{part} {cells}",
+            f"{total:,}{part} {'cell' if report.cells_in_grid == 1 else 'cells'}",
             *over,
-            f", from {made}; nothing was trained.",
+            f", from {many(report.profiles_made, 'profile')}; nothing was trained.",
         ),
     )
 
@@ -250,8 +248,7 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Bl
     for message, stopped in found.items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        cells = f"{len(stopped):,} cell{'s' * (len(stopped) != 1)}"
-        rows.append(["error", cells, message, "", named])
+        rows.append(["error", many(len(stopped), "cell"), message, "", named])
     if rows:
         head = ("Level", "Cells", "Message", "Fix", "Setting")
         yield page.Section("Could not run", [page.Table(head, rows, look="items")])
@@ -261,17 +258,12 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
     rows: page.Rows = []
     for model, cell in report.best_safe.items():
         if cell is None:
-            rows.append(
-                [page.Code(model), _no_setting(model, everything), page.MISSING, page.MISSING, ""]
-            )
+            rows.append([page.Code(model), _no_setting(model, everything), page.MISSING, ""])
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = (
-                page.written(cell.get(f"probability_failed{end}"), page.PERCENT)
-                for end in ("", "_high")
-            )
-            rows.append([page.Code(model), setting(cell), *odds, told])
-    head = ("Model", "Setting", "P(failed)", "Upper bound", "Findings")
+            odds = _odds(*(page.written(cell.get(name), page.PERCENT) for name in _CHANCE))
+            rows.append([page.Code(model), setting(cell), odds, told])
+    head = ("Model", "Setting", "P(failed)", "Findings")
     return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)
 
 
@@ -337,32 +329,37 @@ def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
     return page.Section("Risk over the grid", [page.Sentence(said, "hint"), table])
 
 
-def _ranking(report: GridReport) -> Iterator[page.Block]:
-    """Yield the cells that could run, in order of the expected loss."""
-    number, axes = page.Numbers(report, "cells/"), list(report.axes)
+def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
+    """Yield the cells that could run, in order of the expected loss: what decides comes first."""
+    number = page.Numbers(report, "cells/")
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell.verdict != FAILED]
-    if len({cell.seed for _, cell in ranked}) > 1 and "seed" not in axes:
-        axes.append("seed")
-    has_levers = any(first_lever(cell) for _, cell in ranked)
-    more = ("Raises the edge",) if has_levers else ()
-    head = ("Rank", "Excess", "P(failed)", "Interval", "Verdict", *axes, "Start here")
+    cells = [cell for _, cell in ranked[:_MOST_ROWS]]
+    if not cells:
+        return
+    named = dict.fromkeys((*setting.axes, "seed"))
+    axes = [axis for axis in named if len(cells) == 1 or _varies(axis, cells)]
+    same = [f"{axis} {word(cells[0].get(axis))}" for axis in setting.axes if axis not in axes]
+    head = ("Verdict", *axes, "P(failed)", "Excess", "S", "X", "Raises the edge", "Findings")
     rows: page.Rows = []
-    for rank, (i, cell) in enumerate(ranked[:_MOST_ROWS], start=1):
-        low, high = (
-            number(f"{i}/probability_failed_{end}", page.PERCENT) for end in ("low", "high")
-        )
-        row: list[page.Words] = [
-            *(str(rank), number(f"{i}/expected_excess", ".3f")),
-            *(number(f"{i}/probability_failed", page.PERCENT), (low, " to ", high)),
-            *(cell.verdict, *(word(cell.get(axis)) for axis in axes)),
-            *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
-        ]
-        row += [first_lever(cell)] if has_levers else []
-        rows.append([*row, cell.reasons or by_level(cell)])
-    shown: list[page.Block] = [page.Table((*head, "Do not exceed", *more, "Findings"), rows)]
+    for i, cell in ranked[:_MOST_ROWS]:
+        row: list[page.Words] = [cell.verdict]
+        for axis in axes:
+            is_number = isinstance(value := cell.get(axis), float)
+            row.append(number(f"{i}/{axis}", digits=4) if is_number else word(value))
+        row.append(_odds(*(number(f"{i}/{name}", page.PERCENT) for name in _CHANCE)))
+        row.append(number(f"{i}/expected_excess", ".2f"))
+        row += [number(f"{i}/{name}", digits=2) for name in ("start_here", "do_not_exceed")]
+        rows.append([*row, first_lever(cell), cell.reasons or by_level(cell)])
+    shown: list[page.Block] = [page.Table(head, rows)]
+    if same:
+        shown.append(page.Sentence(f"All of these: {', '.join(same)}.", "hint"))
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)
         said = f"Shown: {part} of {total} cells; --top {total} without --where shows all."
         shown.append(page.Sentence(said, "hint"))
-    if rows:
-        yield page.Section("Ranked", shown, hint=_ORDER)
+    yield page.Section("Ranked", shown, hint=_ORDER)
+
+
+def _odds(chance: str, low: str, high: str) -> page.Words:
+    """Return P(failed) of a cell with its interval where that is wider: `8% [<1%, 69%]`."""
+    return chance if low == high else (chance, " [", low, ", ", high, "]")

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -21,6 +21,7 @@ from rksp.documents.finding import Edit, Finding, Level
 from rksp.documents.grid import FAILED, GridReport, Record
 from rksp.documents.score import ScoreReport
 from rksp.grid.table import ANSWERS
+from rksp.ground.files import is_file
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question import said as phrases
@@ -135,7 +136,7 @@ def _of_grid(report: GridReport) -> Listing:
         identity=f"grid/{from_root(subject)}",
         version=str(report.made_by.get("rksp", "0")),
         issues=tuple(issue for _, issue in told.values()),
-        places={key: (from_root(at), 1) for key, (at, _) in told.items() if _is_file(at)},
+        places={key: (from_root(at), 1) for key, (at, _) in told.items() if is_file(at)},
     )
 
 
@@ -155,13 +156,6 @@ def _cell(cell: Record, setting: str) -> Finding:
         source="the fitted classifier",
         layer=setting,
     )
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def github(report: ScoreReport | GridReport | FilesReport) -> str:

@@ -51,7 +51,7 @@ def _drawn(block: page.Block) -> Iterator[str]:
 
 def _tabled(table: page.Table) -> str:
     """Return a pipe table of the columns that say something, and how many rows are left out."""
-    kept = [n for n in range(len(table.head)) if any(row[n] for row in table.rows)]
+    kept = table.shown
     rows = [[_text(row[n]) for n in kept] for row in table.rows[:_MOST]]
     if table.look == "items":
         rows = [[_MARKS.get(first, "") + first, *rest] for first, *rest in rows]

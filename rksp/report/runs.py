@@ -16,10 +16,10 @@ from rksp.documents.own_runs import (
     ScorecardReport,
 )
 from rksp.ground.flags import count
-from rksp.ground.text import one_line, short
+from rksp.ground.text import many, one_line, short
 from rksp.report import blocks as page
 from rksp.report import courses
-from rksp.report.confirm import loss_curves, profile, side_by_side
+from rksp.report.confirm import cut, loss_curves, profile, side_by_side, silences
 from rksp.report.score import figures
 
 _MOST_ROWS = 200  # runs of a table; JSON holds all of them
@@ -106,7 +106,7 @@ def _fates(found: Sequence[CourseReport]) -> str:
     """Say what became of many runs whose rates nobody knows: `3 runs: 2 fine, 1 diverged`."""
     counted = Counter(one.outcome.replace("_", " ") for one in found)
     ends = ", ".join(f"{count} {fate}" for fate, count in counted.most_common())
-    return f"{_many(len(found), 'run')}: {ends}"
+    return f"{many(len(found), 'run')}: {ends}"
 
 
 def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.Words]:
@@ -139,7 +139,7 @@ def summary(history: HistoryReport) -> str:
     ladders = sum(_is_ladder(ladder) for ladder in history.ladders)
     counted = Counter(run.label for run in runs)
     ends = ", ".join(f"{count} {label}" for label, count in counted.most_common())
-    return f"{_many(len(runs), 'run')} ({_many(ladders, 'sweep')}): {ends}"
+    return f"{many(len(runs), 'run')} ({many(ladders, 'sweep')}): {ends}"
 
 
 def history_blocks(history: HistoryReport, number: page.Numbers) -> list[page.Block]:
@@ -194,7 +194,7 @@ def _card(found: ScorecardReport) -> Iterator[str]:
     missed = "" if found.ece is None else f"; calibration error {found.ece:.2f}"
     expected = f"{found.said * found.runs:.1f}"
     yield (
-        f"{found.failed} of {_many(found.runs, 'run')} failed; rksp expected {expected} failures"
+        f"{found.failed} of {many(found.runs, 'run')} failed; rksp expected {expected} failures"
         f"{ranked}{missed}"
     )
     if found.edge_error is not None:
@@ -203,7 +203,7 @@ def _card(found: ScorecardReport) -> Iterator[str]:
             "" if share is None else f"; {round(share * count)} of {count} inside the 90 % range"
         )
         missed = f"missed by {found.edge_error:.2f} decades in the median"
-        yield f"edges of {_many(count, 'sweep')}: {missed}{inside}"
+        yield f"edges of {many(count, 'sweep')}: {missed}{inside}"
     if found.best_error is not None:
         yield f"best rates: missed by {found.best_error:.2f} decades in the median"
     if found.edge_error_with_others is not None:
@@ -233,10 +233,6 @@ def _edge(ladder: PastLadderReport) -> str:
 
 def _is_ladder(ladder: PastLadderReport) -> bool:
     return len({run.learning_rate for run in ladder.runs}) > 1
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def watched(report: WatchReport) -> list[page.Block]:
@@ -271,14 +267,14 @@ def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
     ]
     if rows:
         head = ("Step", "Monitor", "Module", "Alarm")
-        yield page.Section("Alarms", [page.Table(head, rows, narrow=("Step", "Alarm"))])
+        yield page.Section("Alarms", [page.Table(head, rows)])
     looked = [
         [number(f"causes/{i}/step", ",d"), one.cause, page.Code(one.module or "–"), one.text]
         for i, one in enumerate(report.causes)
     ]
     if looked:
         head = ("Step", "Cause", "Module", "What was found")
-        yield page.Section("Causes", [page.Table(head, looked, narrow=("Step", "What was found"))])
+        yield page.Section("Causes", [page.Table(head, looked)])
     if report.forecast is not None:
         yield page.Section(
             "Forecast", [page.Sentence(line.strip()) for line in report.forecast.text]
@@ -287,7 +283,7 @@ def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
 
 def _loss(report: WatchReport) -> page.Block:
     curves = partial(loss_curves, [report.trial], {report.trial.arm: 0}, band=report.band)
-    hint = _LOSS + (_BAND if report.band else "")
+    hint = _LOSS + (_BAND if report.band else "") + cut([report.trial])
     return page.Figure(title="Loss", hint=hint, drawing=figures.panel(curves, 340, 290))
 
 
@@ -303,11 +299,14 @@ def _quantities(report: WatchReport, number: page.Numbers) -> Iterator[page.Bloc
     ]
     if rows:
         head = ("Monitor", "First alarm", "What it measures")
-        yield page.Section("Monitors", [page.Table(head, rows, narrow=head[:2])], folds="page")
-    curves = report.trial.profiles.items()
-    parts = [(name, profile(name, [("", c)], {"": 0})) for name, c in curves if len(c) > 1]
+        table = page.Table(head, rows)
+        yield page.Section("Monitors", [table], folds="page", is_record=not first)
+    curves = {name: curve for name, curve in report.trial.profiles.items() if len(curve) > 1}
+    still = [name for name, curve in curves.items() if len({value for _, value in curve}) == 1]
+    moved = [(name, curve) for name, curve in curves.items() if name not in still]
+    parts = [(name, profile(name, [("", curve)], {"": 0})) for name, curve in moved]
     hint = "Of the whole model, or of its worst layer at each step."
+    hint += f" Constant: {', '.join(still)}." * bool(still)
     yield page.Figure(title="All quantities", hint=hint, drawing=side_by_side(parts))
-    silent = [f"{name} did not measure: {why}" for name, why in report.trial.silent.items()]
-    if silent:
+    if silent := silences(report.trial.silent):
         yield page.Notes(silent)

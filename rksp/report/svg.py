@@ -171,13 +171,17 @@ def flags(marks: Sequence[tuple[str, str, float]], end: float, bottom: float) ->
     return lines + labels
 
 
-def axes(across: Scale, up: Scale, x_label: str, y_form: str, *, most: int = 6) -> str:
-    """Draw grid lines with tick labels, and the name of the horizontal scale below."""
+def axes(across: Scale, up: Scale, x_label: str, y_form: str = "", *, most: int = 6) -> str:
+    """Draw grid lines with tick labels, and the name of the horizontal scale below.
+
+    Numbers of the vertical scale have three digits unless `y_form` formats them.
+    """
     parts = []
     for tick in up.ticks(5):
         y = up(tick)
         parts.append(line(across.start, y, across.end, y, "grid"))
-        parts.append(text(across.start - 6, y + 4, format(tick, y_form), "tick", "end"))
+        said = format(tick, y_form) if y_form else short(tick)
+        parts.append(text(across.start - 6, y + 4, said, "tick", "end"))
     for tick in across.ticks(most):
         x = across(tick)
         parts.append(line(x, up.start, x, up.start + 4, "axis"))

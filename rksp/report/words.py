@@ -24,7 +24,7 @@ from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.text import BYTES_FOLDED, BYTES_SPREAD, short
+from rksp.ground.text import BYTES_FOLDED, BYTES_SPREAD, many, short
 from rksp.question.compare import STATES
 from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
@@ -41,6 +41,7 @@ _LOSSES = {"lm": "", "mlm": "masked text", "seq2seq": "sequence to sequence",
 _ADAPTERS = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA", "rslora": "rsLoRA",
              "pissa": "PiSSA", "other": "adapters"}  # fmt: skip
 _NO_END = "RKSP505"  # the warm-up lasts for the whole run
+_MOST_LEVERS = 3  # of a line
 _MOST_UNREAD = 4  # settings that a page names
 
 
@@ -83,16 +84,6 @@ def stream(report: documents.ScoreReport) -> str:
     return f"{blocks if chains else none}; probe: {report.target.probe}"
 
 
-def beside_published(report: documents.ScoreReport, known: PublishedReport) -> str:
-    """Say where a rate lies: `1e-4 is 10 times the highest of 5 published runs`."""
-    own, runs = report.recipe.learning_rate, f"{known.runs} published runs"
-    if own is None:
-        return f"{runs} and no rate of yours"
-    if own <= known.highest:
-        return f"{short(own, 6)} is not above {runs}"
-    return f"{short(own, 6)} is {own / known.highest:.3g} times the highest of {runs}"
-
-
 def of_published(report: documents.ScoreReport, known: PublishedReport) -> str:
     """Say what is known of the ends of the published runs, and what is not told."""
     failed = (
@@ -129,14 +120,14 @@ def ordered(report: documents.ScoreReport) -> list[Finding]:
     return sorted(report.findings, key=lambda one: (-one.severity, one.code != _NO_END))
 
 
-def learned(seed: documents.SeedReport, *, is_brief: bool = False) -> str:
+def learned(seed: documents.SeedReport) -> str:
     """Say what the team's own runs changed; empty where there are none."""
     found = seed.risk.learned if isinstance(seed.risk, Estimate) else None
     if found is None:
         return ""
-    sweeps = f" ({found.ladders} sweep{'s' * (found.ladders != 1)})"
+    sweeps = f" ({many(found.ladders, 'sweep')})"
     runs = "your run" if found.runs == 1 else f"your {found.runs} runs"
-    runs += sweeps if found.ladders and not is_brief else ""
+    runs += sweeps if found.ladders else ""
     s = "s" * (found.runs == 1)  # of the verbs
     before, after = (short(x, 2) for x in (found.edge_range_before, found.edge_range_after))
     factor = 10 ** abs(found.edge_shift)
@@ -179,6 +170,19 @@ def trained(report: documents.ScoreReport, seed: documents.SeedReport) -> list[s
     return said
 
 
+def carried(report: documents.ScoreReport) -> str:
+    """Say where the rate was carried from, or why it was not; empty where nobody asked for it."""
+    found = report.carried
+    if found is None:
+        return ""
+    small = f"{short(found.small_rate, 6)} for {found.small}"
+    if found.edge_shift is None:
+        return f"{small} is not carried here: {'; '.join(found.reasons)}"
+    missed = found.errors["rksp"].get("edge")
+    error = "" if missed is None else f", missed by {missed:.2f} in the median"
+    return f"carried from {small}: the edge moves by {found.edge_shift:+.2f} decades{error}"
+
+
 def unread(report: documents.ScoreReport) -> str:
     """Say which settings of the run file were not read, the unknown ones first; may be empty."""
     said = [one.text for one in sorted(report.unread, key=lambda one: bool(one.why))]
@@ -199,19 +203,17 @@ def crossed(risk: Answer) -> str:
     return "in a run this short the best bet (S) is above the safe line (X)"
 
 
-def lever(one: LeverReport, *, brief: bool = False) -> str:
+def lever(one: LeverReport) -> str:
     """Say what a lever adds and by how much: `300 steps of warm-up (…) by 1.8× [1.2×, 2.7×]`."""
-    if brief:
-        return f"{one.title} by {short(one.factor, 2)}×"
     size = f"{short(one.factor, 2)}× [{short(one.low, 2)}, {short(one.high, 2)}]"
     price = f" at {one.loss:+.2f} nats" if abs(one.loss) >= _FELT else ""
     return f"{one.title} {one.change} by {size}{price}"
 
 
-def levers(risk: FromEdge, *, most: int = 3, brief: bool = False) -> str:
+def levers(risk: FromEdge) -> str:
     """Say what would raise the edge, in one line; empty where nothing is known to."""
-    shown = [lever(one, brief=brief) for one in risk.levers[:most]]
-    return f"would raise the edge: {'; '.join(shown)}" if shown else ""
+    shown = map(lever, risk.levers[:_MOST_LEVERS])
+    return f"would raise the edge: {'; '.join(shown)}" if risk.levers else ""
 
 
 def applied(risk: Answer) -> str:
@@ -304,8 +306,9 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
         found.append(f"the spectra are {reading}: {seed.spectra.reason}")
     for status, number in Counter(layer.status for layer in seed.spectra.layers).items():
         if status != Status.OK.value and not seed.spectra.reason:
-            concerned = "1 block" if number == 1 else f"{number} blocks"
-            found.append(f"{concerned} {status.replace('_', ' ')}: {Status(status).remedy}")
+            found.append(
+                f"{many(number, 'block')} {status.replace('_', ' ')}: {Status(status).remedy}"
+            )
     reduced = [layer for layer in seed.spectra.layers if 0 < layer.rank < report.target.width]
     if reduced and len(reduced) == len(seed.spectra.layers):
         found.append(

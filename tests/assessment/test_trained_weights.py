@@ -195,18 +195,18 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
     left_with([*grid, "-o", str(tmp_path / "grid.db")])
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [cell["likely_edge"] for cell in cells] == [alone["likely_edge"]] * 2
-    transfer = ["score", "gpt2", "--tuned", str(file), "--format", "json"]
-    assert left_with(transfer) == 0
-    carried = json.loads(capsys.readouterr().out)
+    tuned = ["score", "gpt2", "--tuned", str(file), "--evidence", "config", "--format", "json"]
+    left_with(tuned)
+    carried = json.loads(capsys.readouterr().out)["carried"]
     assert (carried["rate"] is None, carried["edge_shift"] is None) == (is_trained, is_trained)
     assert carried["reasons"] == [TRAINED] * is_trained and carried["rules"]
 
 
 def test_a_rate_is_not_carried_from_stored_weights(checkpoint, capsys):
     pair = [checkpoint, f"{checkpoint}/config.json"]
-    assert left_with(["score", pair[1], "--tuned", f"{pair[0]}=1e-3"]) == 0
-    page = capsys.readouterr().out
-    assert page.startswith("cannot tell the rate") and TRAINED in page
+    assert left_with(["score", pair[1], "--tuned", f"{pair[0]}=1e-3", "--evidence", "config"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "is not carried here" in page and TRAINED in page
     assert "the edge moves" not in page
 
 

@@ -8,7 +8,8 @@ import pytest
 from support.commands import left_with
 from support.places import TESTS
 
-from rksp.checks.environment import Environment
+from rksp.checks.advisories import Affected
+from rksp.checks.environment import Environment, read_environment
 
 FREEZES = TESTS / "checks/freezes"
 LATE = str(FREEZES / "late_2024.txt")
@@ -70,7 +71,29 @@ def test_json_has_the_findings(file, capsys):
     left_with(["audit", str(file), "--env", LATE, "--format", "json"])
     found = json.loads(capsys.readouterr().out)
     assert found["findings"][0]["code"] == "RKSA-2026-0003"
-    assert {"code": "RKSA-2026-0010", "lacks": ["world_size"]} in found["unsettled"]
+    (unsettled,) = (one for one in found["unsettled"] if one["code"] == "RKSA-2026-0010")
+    assert unsettled["lacks"] == ["world_size"]
+    assert unsettled["affected"] and unsettled["source"].startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_included"),
+    [
+        (">=4.46.2,<4.47", True),
+        ("~=4.47.0", True),
+        (">=4.48", False),
+        ("!=4.47.1,<4.46", False),
+        (">=4.46", None),  # a part is affected
+        ("", None),
+    ],
+)
+def test_a_range_of_releases_is_judged_where_all_or_none_of_it_is_affected(
+    allowed, is_included, tmp_path
+):
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"transformers{allowed}\n")
+    affected = Affected(package="transformers", range=">=4.46.2,<4.48.0")
+    assert affected.includes(read_environment(file)) is is_included
 
 
 def test_a_gpu_and_a_model_decide(tmp_path, capsys):

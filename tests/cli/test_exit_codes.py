@@ -102,6 +102,11 @@ def test_with_a_baseline_only_what_is_new_or_worse_breaks_the_build(run):
     assert out == "::notice title=rksp::gpt2: risk\n"
     results = json.loads(Path("same.sarif").read_text())["runs"][0]["results"]
     assert {result["baselineState"] for result in results} == {"unchanged"}
+    launched = [
+        json.loads(run(*score[:-1], "brief", "--lr", "3.0", *more)[1])["launch"]
+        for more in ((), ("--baseline", "risky.json"))
+    ]
+    assert launched == ["no", "caution"]  # as the exit code
     assert run(*score, "--lr", "6e-4", "--exit-zero", "-o", "calm.json")[0] == 0
     code, out, err = run(*score, "--lr", "3.0", "--baseline", "calm.json")
     assert code == 1

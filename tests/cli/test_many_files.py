@@ -91,6 +91,16 @@ def test_the_table_of_a_terminal_is_whole_at_eighty_columns(folder: Path):
     assert "calm.yaml" in text and "RISK" in text and "Lower the learning rate" in text
 
 
+def test_what_pre_commit_hands_over_is_skipped_where_it_is_no_run(folder: Path, monkeypatch):
+    names = [str(folder / name) for name in ("values.yaml", "calm.yaml")]
+    assert scored(*names)[0] == 2
+    monkeypatch.setenv("PRE_COMMIT", "1")
+    code, document = scored(*names)
+    assert code == 0 and document["skipped"] == 1
+    assert [Path(row["name"]).name for row in document["rows"]] == ["calm.yaml"]
+    assert scored(names[0])[0] == 0  # nothing to score in this commit
+
+
 def test_a_repository_s_own_watcher_is_not_started(folder: Path):
     spy = folder / "spy.sh"
     spy.write_text(f"#!/bin/sh\ntouch {folder / 'ran'}\n")

@@ -128,15 +128,6 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "place"), [("lab", "python -m lab"), ("bench", "lab bench")])
-def test_what_left_the_package_says_where_it_went(capsys, name, place):
-    assert left_with([name, "--help"]) == 2
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert f"rksp {name}" in sentence and place in sentence and "checkout" in sentence
-    assert left_with(["labb"]) == 2
-    assert "checkout" not in capsys.readouterr().err
-
-
 def test_the_help_of_score_is_short_and_help_all_has_every_option(capsys):
     short, whole = _help(capsys, "score", "--help"), _help(capsys, "score", "--help-all")
     others = {one for flag in flags_of(Recipe).values() for one in flag.options[1:]}

@@ -101,7 +101,9 @@ def test_a_long_ranking_shows_its_top_and_how_to_see_all(tmp_path):
     path = filled(tmp_path, {"warmup": list(range(60)), "lr": [1e-3]}, lambda recipe: {})
 
     def ranks(*options: str) -> int:
-        return len(re.findall(r"(?m)^\d+  ", run_rksp("grid", str(path), *options).stdout))
+        return len(
+            re.findall(r"(?m)^(?:ok|caution|risk)  ", run_rksp("grid", str(path), *options).stdout)
+        )
 
     assert (
         "Shown: 20 of 60 cells; --top 60 without --where shows all."
@@ -166,12 +168,3 @@ def test_the_output_of_a_grid_is_a_store_or_a_report_by_its_suffix(tmp_path):
     for absent in ("absent.db", "absent.yaml"):
         said = run_rksp("grid", absent, cwd=tmp_path)
         assert (said.returncode, said.stderr) == (2, f"rksp: {absent}: there is no such file.\n")
-
-
-def test_each_optimizer_has_its_own_front(tmp_path):
-    grid = ["grid", "gpt2", "lr=1e-5,1e-4,1e-3", "optimizer=adamw,sgd", "--evidence", "config"]
-    run_rksp(*grid, "-o", "g.json", cwd=tmp_path)
-    fronts = json.loads((tmp_path / "g.json").read_text())["pareto"]
-    assert fronts.keys() == {"gpt2 adamw", "gpt2 sgd"}
-    for name, front in fronts.items():
-        assert {cell["optimizer"] for cell in front} == {name.split()[1]}

@@ -135,10 +135,11 @@ def test_a_resumed_grid_sees_other_runs(tmp_path):
 def test_a_rate_is_carried_with_runs(tmp_path):
     """A team whose small model fails early: less of the distance is put down to the size."""
     path = early_edge(tmp_path / "runs.csv")
-    common = ["score", "llama", "--tuned", "gpt2=1e-3"]
+    common = ["score", "llama", "--tuned", "gpt2=1e-3", "--evidence", "config"]
     before = json.loads(run_rksp(*common, "--format", "json").stdout)
     after = json.loads(run_rksp(*common, "--format", "json", "--runs", str(path)).stdout)
-    assert after["own_runs"]["ladders"] and "own_runs" not in before
+    assert after["own_runs"]["ladders"] and before["own_runs"] is None
+    assert after["carried"]["edge_shift"] != before["carried"]["edge_shift"]
 
 
 def test_python_learns_from_runs(tmp_path):

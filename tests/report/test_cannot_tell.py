@@ -45,8 +45,7 @@ def _numbers(part: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _command(*words: str) -> dict:
-    evidence = [] if "--tuned" in words else ["--evidence", "config"]
-    done = run_rksp(*words, *evidence, "--format", "json")
+    done = run_rksp(*words, "--evidence", "config", "--format", "json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 

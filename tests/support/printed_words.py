@@ -7,26 +7,23 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 from rich.console import Group
-from rich.table import Table
 
-from rksp.report.terminal import Lines
+from rksp.report.terminal import Columns
 
 _SHOWN = ("th", "dt", "h2", "summary")
 _CLASSES = ("badge", "level")
 
 
 def of_rich(made: object) -> Iterator[str]:
-    """Yield the heads of every table that rich prints, and the first column's labels."""
+    """Yield the heads of every table that a terminal shows, and the first column's labels."""
     if isinstance(made, Group):
         for part in made.renderables:
             yield from of_rich(part)
-    elif isinstance(made, Lines):
-        yield from of_rich(made.inner)
-    elif isinstance(made, Table):
-        heads = [str(column.header) for column in made.columns]
+    elif isinstance(made, Columns):
+        heads = [made.table.head[place] for place in made.table.shown]
         yield from heads
         if heads[0] in ("", "Measured"):
-            yield from (str(cell) for cell in made.columns[0].cells)
+            yield from ("".join(row[0]) for row in made.table.rows)
 
 
 def of_markdown(text: str) -> Iterator[str]:

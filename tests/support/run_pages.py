@@ -117,7 +117,6 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
         profiles_made=2,
         cells=sorted(cells, key=lambda c: c["probability_failed"] or 2.0),
         best_safe={"gpt2 n_layer=2": cells[0], "gpt2 n_layer=4": cells[3], HOSTILE: None},
-        pareto={},
         failing=failing,
         made_by={"rksp": "0"},
     )

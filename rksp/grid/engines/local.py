@@ -47,8 +47,6 @@ class LocalEngine:
 
 
 class _Worker(Job):
-    """A process, and the group that it works on."""
-
     def __init__(self, evaluator: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(
@@ -87,7 +85,6 @@ class _Worker(Job):
         return _cause(code, self._last_words())
 
     def _last_words(self) -> str:
-        """Return the last line of its stderr."""
         self.errors.seek(0, os.SEEK_END)
         size = self.errors.tell()
         self.errors.seek(max(0, size - 2000))

@@ -39,7 +39,6 @@ _NORMS = frozenset(
 _PRODUCTS = frozenset(
     words("mm addmm bmm baddbmm matmul linear convolution mkldnn_linear _grouped_mm dot mv addmv")
 )
-_MIXING = frozenset(words("mm mv bmm matmul"))
 _REDUCTIONS = frozenset(words("mean sum var var_mean std std_mean linalg_vector_norm norm amax"))
 _SIZES = frozenset(words("sqrt rsqrt pow abs std std_mean linalg_vector_norm norm square"))
 # What mixes tokens beside products of two things that both depend on the state.

@@ -291,9 +291,6 @@ def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
         stream: A stream that was just rehearsed on one sequence.
         sequences: Number of sequences of the pass.
         entries: States times width of one block.
-
-    Raises:
-        InputError: The pass does not fit even with nothing prepared ahead.
     """
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead

@@ -263,7 +263,6 @@ class CheckpointWeights:
 
 
 def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
-    """Return the sources of the model's weights by name."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         WeightConverter,

@@ -13,9 +13,10 @@ from rksp.documents.answer import (
     FromPublished,
     Untold,
 )
-from rksp.documents.score import ComparisonReport, ScoreReport, SeedReport
+from rksp.documents.score import CarriedReport, ComparisonReport, ScoreReport, SeedReport
 from rksp.documents.spectrum import VARIANTS
 from rksp.documents.verdict import Verdict
+from rksp.ground.text import short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding, place
 from rksp.recipe_files.said.origin import recipe_rows, shown
@@ -40,6 +41,12 @@ _LEVERS = (
     "What would raise the edge, with the 80 % interval for a family of models that was not "
     "measured; measured in pairs of small runs with equal seeds and batches."
 )
+_PLANE = (
+    "The fitted linear map of each residual block, in the complex plane: the real axis across, the "
+    "imaginary one up, on one scale."
+)
+_CARRIED = "Missed by: in decades, the median over pairs of sizes of teams left out of the fit."
+_ERRORS = ("edge", "best")  # of a rule of scaling
 _WHY = (
     "How each property moves the edge away from that of the average labelled run, in decades: "
     "green bars raise it, red bars lower it."
@@ -64,6 +71,7 @@ def blocks(report: ScoreReport) -> list[page.Block]:
         _curve(report, seed.risk),
         _findings(report),
         _since(report, report.baseline),
+        _carried(report.carried, words.carried(report)),
         _levers(seed.risk, number),
         _reasons(report, seed.risk, number),
         _spectra(seed, number),
@@ -115,7 +123,8 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
             yield page.Sentence(f"{words.sentence(said)}.", "advice")
         return
     if risk.number("probability_failed") is not None:
-        yield page.Sentence(_odds(risk, number))
+        bar = number("risk/threshold", ".0%")
+        yield page.Sentence((phrases.answer(report, risk), "; the bar is ", bar, "."))
     head = ("Learning rate", "Value", "Meaning")
     yield page.Table(head, list(_rates(report, risk, number)), look="figures")
     for sentence in filter(None, (risk.counterfactual, phrases.margin(report, risk))):
@@ -124,21 +133,6 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
     for said in filter(None, (*hints, words.applied(risk))):
         yield page.Sentence(f"{words.sentence(said)}.", "hint")
     yield page.Sentence(_FAILED, "hint")
-
-
-def _odds(risk: Answer, number: page.Numbers) -> page.Words:
-    ends = [number(f"risk/probability_failed_{end}", page.PERCENT) for end in ("low", "high")]
-    between = () if ends[0] == ends[1] else (", between ", ends[0], " and ", ends[1])
-    diverging = risk.number("probability_diverged")
-    told: page.Words = ("; P(diverged) ", number("risk/probability_diverged", page.PERCENT))
-    told = (*told, f" ({feared})") if (feared := getattr(risk, "feared", "")) else told
-    return (
-        *("P(failed) ", number("risk/probability_failed", page.PERCENT), *between),
-        *(() if diverging is None else told),
-        *("; at learning rate ", page.Numbers(number.document)("recipe/learning_rate", digits=6)),
-        *(", over ", number("risk/horizon_steps"), " steps; the bar is "),
-        *(number("risk/threshold", ".0%"), "."),
-    )
 
 
 def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[list[page.Words]]:
@@ -167,16 +161,9 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:
     if report.gate and report.gate.failed:
-        keys = (part for key in report.gate.issues for part in (", ", page.Code(key)))
-        yield page.Sentence(
-            (
-                "Failed by ",
-                page.Code(f"--fail-on {report.gate.fail_on}"),
-                ": ",
-                *list(keys)[1:],
-                ".",
-            )
-        )
+        keys = page.Code(", ".join(report.gate.issues))
+        failed = page.Code(f"--fail-on {report.gate.fail_on}")
+        yield page.Sentence(("Failed by ", failed, ": ", keys, "."))
     for line in (words.unread(report), words.decisive(report, seed), report.assumed):
         if line:
             yield page.Sentence(f"{words.sentence(line)}.", "hint")
@@ -219,6 +206,18 @@ def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[pa
         yield page.Section("Since the baseline", blocks)
 
 
+def _carried(found: CarriedReport | None, said: str) -> Iterator[page.Block]:
+    if found is None:
+        return
+    rows: page.Rows = [
+        [rule, short(rate), *(page.written(found.errors[rule].get(of), ".2f") for of in _ERRORS)]
+        for rule, rate in sorted(found.rules.items(), key=lambda one: one[0] != "rksp")
+    ]
+    table = page.Table(("Rule", "Rate", "Edge missed by", "Best rate missed by"), rows)
+    carried = page.Sentence(f"{words.sentence(said)}.")
+    yield page.Section("The carried rate", [carried, table], hint=_CARRIED)
+
+
 def _levers(risk: Answer, number: page.Numbers) -> Iterator[page.Block]:
     if not isinstance(risk, FromEdge) or not risk.levers:
         return
@@ -257,7 +256,7 @@ def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
     )
     yield page.Figure(
         title="Eigenvalues of every block",
-        hint=("The fitted linear map of each residual block.", part * frame.is_part),
+        hint=(_PLANE, part * frame.is_part),
         drawing=figures.small_multiples(layers, frame, variant, number),
     )
     rows: page.Rows = []
@@ -266,8 +265,7 @@ def _spectra(seed: SeedReport, number: page.Numbers) -> Iterator[page.Block]:
         status = layer.status.replace("_", " ")
         rows.append([page.Code(layer.name), *cells, "" if status == "ok" else status])
     rows.append(["usual", *map(usual, COLUMNS), ""])
-    head, brief = ([c.title for c in COLUMNS if c.is_brief or not few] for few in (False, True))
-    table = page.Table(("Block", *head, "Status"), rows, narrow=("Block", *brief, "Status"))
+    table = page.Table(("Block", *(column.title for column in COLUMNS), "Status"), rows)
     coverage = number("spectra/coverage", ".0%")
     about = page.Sentence((f"Variant {seed.spectra.variant}, coverage ", coverage, "."), "hint")
     yield page.Section("All numbers of all blocks", [about, table], folds="page")
@@ -297,16 +295,12 @@ def _recipe(report: ScoreReport) -> page.Section:
     ]
     rows = rows or [(name, shown(value), ("",)) for name, value in values.items()]
     table = page.Table(("Field", "Value", "From"), rows)
-    told = [page.Notes(_known(report))] if report.seeds[0].risk.kind == "edge" else []
-    return page.Section("Recipe", [table, *told], folds="page")
-
-
-def _known(report: ScoreReport) -> list[str]:
-    """Return what is known of the fields of the recipe."""
+    if report.seeds[0].risk.kind != "edge":
+        return page.Section("Recipe", [table], folds="page")
     from rksp.classifiers.levers.fields import edge_effects  # numpy
 
-    asked = recipe_rows(dict(report.recipe), report.recipe_origins)
-    return edge_effects([name for name, *_ in asked] or [*dict(report.recipe)])
+    effects = page.Notes(edge_effects([name for name, *_ in rows]))
+    return page.Section("Recipe", [table, effects], folds="page")
 
 
 def _provenance(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> page.Section:

@@ -265,4 +265,5 @@ def circle(layer: LayerReport, within: Frame, near_unit: tuple[float, float] | N
         ring,
         svg.circle(middle, up(0), unit, "unit"),
         *(svg.dots(points, css) for css, points in groups.items()),
+        *(svg.text(across(x), 135, short(x), "tick", "middle") for x in across.ticks(3)),
     )

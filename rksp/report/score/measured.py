@@ -57,27 +57,25 @@ class Column:
         title: Its head, which `rksp explain` knows.
         field: Field of `LayerReport`.
         form: How its numbers are written; empty for three digits.
-        is_brief: Whether the terminal shows it too.
     """
 
     title: str
     field: str
     form: str = ".2f"
-    is_brief: bool = True
 
 
 COLUMNS = (
     Column(title="M≈1", field="near_unit_mass"),
     Column(title="M>1", field="expansive_mass"),
-    Column(title="M<1", field="contractive_mass", is_brief=False),
+    Column(title="M<1", field="contractive_mass"),
     Column(title="ρ", field="spectral_radius"),
     Column(title="κ(V)", field="eigenvector_condition", form=".3g"),
-    Column(title="non-normality", field="nonnormality", is_brief=False),
-    Column(title="gain", field="energy_gain", is_brief=False),
+    Column(title="non-normality", field="nonnormality"),
+    Column(title="gain", field="energy_gain"),
     Column(title="η", field="nonlinearity"),
     Column(title="update", field="update_ratio"),
-    Column(title="rms in", field="rms_in", form=".3g", is_brief=False),
-    Column(title="rms out", field="rms_out", form=".3g", is_brief=False),
+    Column(title="rms in", field="rms_in", form=".3g"),
+    Column(title="rms out", field="rms_out", form=".3g"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,40 +14,16 @@ from rich.text import Text
 from rksp.documents.answer import Answer, Estimate, FromEdge, FromFineTuning, FromPublished, Untold
 from rksp.documents.score import ScoreReport, SeedReport
 from rksp.ground.flags import count
-from rksp.ground.text import one_line, percent, short
+from rksp.ground.text import many, one_line, percent, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.score.measured import change
-from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES
+from rksp.report.terminal import DOUBTFUL, LEVEL_STYLES, STYLES, Line
 
 _SCALES = (50, 40, 30)  # characters of the drawn scale of rates, where there is room
 _MARGIN = 0.5  # decades beyond the outermost mark
 _ALL = "prints every measurement"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line, which goes on indented where the width ends: nothing is cut.
-
-    Attributes:
-        text: The line.
-        is_command: It goes on as a shell reads it, after a backslash.
-    """
-
-    text: Text
-    is_command: bool = False
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the line in pieces that the width holds."""
-        if cell_len(self.text.plain) <= options.max_width:
-            yield self.text
-        elif self.is_command:
-            yield from _continued(self.text, options.max_width)
-        else:
-            for number, part in enumerate(self.text.wrap(console, options.max_width - 4)):
-                part.rstrip()
-                yield Text.assemble("    " * (number > 0), part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +38,12 @@ class Scale:
         yield next(fits, self.forms[-1])
 
 
-def _continued(line: Text, width: int) -> Iterator[Text]:
-    shown = ""
-    for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
-        if shown and cell_len(f"{shown} {part} \\") > width:
-            yield Text(f"{shown} \\", style=line.style, no_wrap=True, overflow="ignore")
-            shown = f"    {part}"
-        else:
-            shown = f"{shown} {part}" if shown else part
-    yield Text(shown, style=line.style, no_wrap=True, overflow="ignore")
-
-
 def render(report: ScoreReport) -> Group:
     """Render verdict, rates on a scale, the main finding, assumptions and the next command."""
     seed = deciding(report)
-    more = _notes(words.learned(seed), *words.trained(report, seed), change(seed))
+    more = _notes(
+        words.carried(report), words.learned(seed), *words.trained(report, seed), change(seed)
+    )
     return Group(*_verdict(report, seed), *_rates(report, seed.risk), *more, *_rest(report, seed))
 
 
@@ -93,13 +59,13 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         said = f"  {leading} for {trained}; otherwise {of_risk}"
         yield _line(Text.assemble(title, said if leading else f"  {trained}: {first}"))
         left = len(others) - 1
-        more = f" (and {left} more reason{'s' * (left > 1)}: -v)" if left > 0 else ""
+        more = f" (and {many(left, 'more reason')}: -v)" if left > 0 else ""
         yield from _notes(*(f"{one}{more}" for one in others[:1]), style="")
         yield from _notes(words.open_gate(report))
         return
     rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
     if isinstance(risk, FromPublished):
-        said = f"{trained}: {words.beside_published(report, risk.published)}"
+        said = f"{trained}: {phrases.published(report, risk)}"
     elif rate is None:
         said = f"{trained} {steps}; no learning rate was given"
     else:
@@ -157,7 +123,9 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         yield Line(Text(f"  next: {said}", style="dim"), is_command=bool(command))
     else:
         states = Counter(change.state for change in report.baseline.changes)
-        yield _line(f"  since the baseline: {words.states(states)}")
+        is_open = report.verdict == "risk" and report.exit_code == 0
+        passes = "; nothing is new or worse, so exit 0" * is_open
+        yield _line(f"  since the baseline: {words.states(states)}{passes}")
 
 
 def _finding(report: ScoreReport) -> Iterator[Line]:
@@ -168,7 +136,7 @@ def _finding(report: ScoreReport) -> Iterator[Line]:
     level = (f"  {first.level}", LEVEL_STYLES[first.level])
     yield _line(Text.assemble(level, f" {first.code} {first.message}{where}"))
     counted = Counter(finding.level.value for finding in others)
-    more = ", ".join(f"{number} {level}{'s' * (number > 1)}" for level, number in counted.items())
+    more = ", ".join(many(number, level) for level, number in counted.items())
     also = f" (also {more}: -v)" if more else ""
     yield _line(f"    {first.fix}{also}")
 

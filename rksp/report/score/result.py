@@ -11,7 +11,7 @@ from rksp.documents import score as documents
 from rksp.documents.answer import KINDS, Answer, Untold
 from rksp.documents.base import Part
 from rksp.documents.finding import Finding
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.recipe import Recipe
@@ -69,20 +69,17 @@ class Result:
     @property
     def probability_failed(self) -> float | None:
         """P(failed) at the recipe's learning rate; None without an answer."""
-        return self._of_risk("probability_failed")
+        return self.answer.number("probability_failed")
 
     @property
     def start_here(self) -> float | None:
         """The learning rate to start with; None without an answer."""
-        return self._of_risk("start_here")
+        return self.answer.number("start_here")
 
     @property
     def do_not_exceed(self) -> float | None:
         """The learning rate not to exceed; None without an answer."""
-        return self._of_risk("do_not_exceed")
-
-    def _of_risk(self, name: str) -> float | None:
-        return self.answer.number(name)
+        return self.answer.number("do_not_exceed")
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in (fields := self.to_dict()):
@@ -126,8 +123,7 @@ class Result:
         findings = self.report.findings
         lines += [f"  {f.level} {f.code} {f.message}" for f in findings[:_MOST_FINDINGS]]
         if len(findings) > _MOST_FINDINGS:
-            left = len(findings) - _MOST_FINDINGS
-            lines.append(f"  and {left} more finding{'s' * (left > 1)}")
+            lines.append(f"  and {many(len(findings) - _MOST_FINDINGS, 'more finding')}")
         if self.report.unread:
             lines.append(f"  {words.unread(self.report)}")
         if self.report.assumed:
