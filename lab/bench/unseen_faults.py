@@ -299,7 +299,9 @@ def row_of(fault: str, seed: int) -> Row:
     """Run and judge one fault."""
     harmful = (HARMFUL | HARMFUL_SHAPES | HARMFUL_STYLES).get(fault)
     harmless = HARMLESS | HARMLESS_SHAPES | HARMLESS_STYLES
-    parts = harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES)[fault]
+    parts = (
+        harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES)[fault]
+    )
     report = watched(fault, seed, parts)
     alarms, causes, step = said(report)
     kind = "harmful" if harmful else "harmless" if fault in harmless else "healthy"

@@ -1,4 +1,4 @@
-"""Three more ways to train, in the style of people's scripts: as `unseen_shapes.py`, SHAPE:FAULT.
+"""Three more ways to train, in the style of people's scripts: SHAPE:FAULT SEED FOLDER [PART].
 
 A GPT of one's own (einsum attention, tied head, accumulation in bfloat16, a scheduler), a classifier
 of series with a relative bias in its attention, and a script of transformers' Trainer.
@@ -125,7 +125,7 @@ def gpt(fault: str, seed: int, folder: Path, again: bool) -> None:
         for block in model.blocks:
             nn.init.normal_(block.down.weight, std=4.0)
             nn.init.normal_(model.wte.weight, std=1.0)
-    rate, accumulation, start = {"rate_in_percent": 0.3}.get(fault, 3e-3), 4, 0
+    rate, start = {"rate_in_percent": 0.3}.get(fault, 3e-3), 0
     if again:
         rate *= {"resume_rate": 25.0, "resume_moments": 4.0}.get(fault, 1.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
@@ -155,8 +155,8 @@ def gpt(fault: str, seed: int, folder: Path, again: bool) -> None:
     for step in range(start, STEPS if again or not fault.startswith("resume") else LATE):
         if fault == "ema_empty_late" and step == LATE:
             model.load_state_dict(first)
-        total = 0.0
-        for _ in range(accumulation * (2 if fault == "batch_doubled" and step >= LATE else 1)):
+        total, accumulation = 0.0, 8 if fault == "batch_doubled" and step >= LATE else 4
+        for _ in range(accumulation):
             rows = stale if fault == "same_loader" else chains(8, draw)
             if fault == "file_ends_late" and step >= LATE:
                 rows = torch.zeros_like(rows)

@@ -36,7 +36,7 @@ OF = Reference(classes=64, entropy=3.3, pairs=2.4, information=0.8, is_dense=Tru
 
 def said(losses, of=OF, **before) -> list[str]:
     expected = Expected(**before)
-    return [one.word for x in losses for one in expected.feed(float(x), of, settled=1)]
+    return [one.name for x in losses for one in expected.feed(float(x), of, settled=1)]
 
 
 def falling(steps=160, start=4.2, end=2.5, noise=0.05) -> np.ndarray:

@@ -18,6 +18,7 @@ from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
+from rksp.watch.attach.trial import STEPS, Trials
 from rksp.watch.expected import UNTOLD
 from rksp.watch.groups import local
 
@@ -32,8 +33,12 @@ _FACTOR = 1.4  # by which the script's loss changes against the model's, and no 
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
 _DROPS = 0.6  # of what passes; papers use 0.5 at most
-_FURTHER = (8.0, 64.0, 512.0, 4096.0)  # times the way of the last steps
-_SLOW = frozenset({"not_begun", "worse_than_frequencies", "plateau", "behind"})
+_LARGE = 20.0  # root mean square of inputs that nobody scaled
+_SECONDS, _OF_RUN = 30.0, 0.02  # for trials: seconds, and share of the run so far
+_UNLEARNT = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
+_SLOW = _UNLEARNT | {"behind"}
+_BOUNDS = frozenset({"router_entropy", "router_entropy_sigmoid", "collapsed_share"})
+_TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
 _HARMFUL: dict[str, Cause] = {
     "learning rate": "rate",
@@ -61,6 +66,7 @@ class Evidence:
         optimizers: Those of the model.
         checks, settings, targets: As they follow the run.
         words: Names of the alarms (`not_begun`, `loss`).
+        layer: Where the first of them is; empty for the whole model.
         loss: What backward was called on in this step; None if unknown.
         ratios: That over the model's own loss, of earlier steps.
         scale: The loss scale of the backward passes.
@@ -69,6 +75,8 @@ class Evidence:
         is_faithful: Whether a repeated step once gave the loss that the script had.
         has_loaded: Whether the script loaded weights or a state.
         before: Why this run may not continue the one before it; empty if it does not go on.
+        seconds: Since the watch began.
+        has_learned: Whether the loss was once well below what it is.
     """
 
     kept: Kept
@@ -78,6 +86,7 @@ class Evidence:
     settings: Settings
     targets: Targets
     words: frozenset[str] = frozenset()
+    layer: str = ""
     loss: float | None = None
     ratios: Sequence[float] = ()
     scale: float = 1.0
@@ -86,6 +95,8 @@ class Evidence:
     is_faithful: bool = False
     has_loaded: bool = False
     before: str = ""
+    seconds: float = 0.0
+    has_learned: bool = False
     ruled_out: list[str] = field(default_factory=list)
 
     @property
@@ -109,6 +120,7 @@ def diagnose(of: Evidence) -> CauseReport:
     for look in (
         _not_finite,
         _script,
+        _ascends,
         _resumed,
         _start,
         _changed,
@@ -116,6 +128,8 @@ def diagnose(of: Evidence) -> CauseReport:
         _written,
         _repeated,
         _slow,
+        _lengths,
+        _saturated,
     ):
         found = look(of)
         if found is not None:
@@ -233,6 +247,15 @@ def _script(of: Evidence) -> CauseReport | None:
     return of.report("script", f"{text}; look at what the script does to the loss")
 
 
+def _ascends(of: Evidence) -> CauseReport | None:
+    """Find an optimizer that goes uphill on the model's own loss."""
+    groups = [group for one in of.optimizers for group in one.param_groups]
+    is_uphill = any(group.get("maximize") or float(group["lr"]) < 0 for group in groups)
+    if not is_uphill or of.targets.own is None:
+        return None
+    return of.report("setting", "the optimizer maximizes the loss (maximize, or a rate below 0)")
+
+
 def _resumed(of: Evidence) -> CauseReport | None:
     if not of.before or of.step >= _EARLY:
         return None
@@ -246,6 +269,8 @@ def _start(of: Evidence) -> CauseReport | None:
     if of.has_loaded or not of.checks.was_fresh_now():
         text = "weights or a state were loaded, and they do not fit these data"
         return of.report("state", f"{text}: was the right checkpoint loaded?")
+    if (found := _slow(of)) is not None and found.cause == "data":
+        return found
     sizes = {
         n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))
         for n, p in of.kept.parameters.items()
@@ -261,6 +286,20 @@ def _start(of: Evidence) -> CauseReport | None:
         f"{std:.3g}; 0.02 or 1/√inputs is usual"
     )
     return of.report("initialization", text, name)
+
+
+def _saturated(of: Evidence) -> CauseReport | None:
+    """Find a softmax that takes one of its arguments whatever these are."""
+    if not of.words & _BOUNDS:
+        return None
+    own = {n: p for n, p in of.kept.parameters.items() if n.startswith(f"{of.layer}.")}
+    stds = {n: float(local(p).float().std()) for n, p in own.items() if p.dim() > 1}
+    name = max(stds, key=stds.__getitem__, default="")
+    text = f"the softmax of {of.layer or 'the model'} gives all its weight to one place"
+    if name:
+        text += f": {name} has a standard deviation of {stds[name]:.3g}"
+    cause: Cause = "attention" if "collapsed_share" in of.words else "router"
+    return of.report(cause, f"{text}; look at its initialization and its scale", of.layer)
 
 
 def _is_table(of: Evidence, p: nn.Parameter) -> bool:
@@ -283,11 +322,7 @@ def _changed(of: Evidence) -> CauseReport | None:
     """Find what the script changed shortly before."""
     checks, step = of.checks, of.step
     if checks.written_at is not None and step - checks.written_at <= _EARLY:
-        text = (
-            f"before step {checks.written_at} the weights were changed without the optimizer, by "
-            f"{checks.written:.3g} times its usual step; look for what writes to them"
-        )
-        return of.report("written", text)
+        return of.report("written", checks.written_text)
     if checks.lost_state_at is not None and step - checks.lost_state_at <= _EARLY:
         text = (
             f"the optimizer lost its state at step {checks.lost_state_at} (made anew, or not "
@@ -385,7 +420,7 @@ def _repeated(of: Evidence) -> CauseReport | None:
 
 def _slow(of: Evidence) -> CauseReport | None:
     """Find why a run does not learn."""
-    if not of.words & (_SLOW | {"above_best", "starved_share"}):
+    if not of.words & (_SLOW | {"above_best", "start_high", "starved_share"}):
         return None
     checks, told = of.checks, of.targets.information
     if told is not None and told < UNTOLD:
@@ -412,7 +447,13 @@ def _slow(of: Evidence) -> CauseReport | None:
     if drops and max(drops) >= _DROPS:
         text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
         return of.report("setting", text)
-    return _longer(of) if of.words & _SLOW else None
+    if (size := of.kept.input_size) > _LARGE:
+        text = (
+            f"the inputs have a root mean square of {size:.3g}: scale them to about 1, as the "
+            "initialization expects"
+        )
+        return of.report("data", text)
+    return None
 
 
 def _starved(of: Evidence) -> float | None:
@@ -432,30 +473,37 @@ def _starved(of: Evidence) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _longer(of: Evidence) -> CauseReport | None:
-    """Tell whether longer steps in the same direction would be better."""
-    steps = [one for one in of.kept.steps if one.passes]
-    if of.called is None or not steps or not of.kept.earlier:
+def _lengths(of: Evidence) -> CauseReport | None:
+    """Tell whether steps of another length would learn what those of the run do not."""
+    checks = of.checks
+    if of.called is None or of.has_learned or not of.words & (_UNLEARNT | _TOO_LONG):
         return None
-    steps = steps[-4:]
-    with of.kept.repeating():
-        present = losses_of(steps, of.called)
-        for factor in _FURTHER:
-            with of.kept.between(factor):
-                further = losses_of(steps, of.called)
-            known = [i for i, loss in enumerate(further) if math.isfinite(loss)]
-            if len(known) < 3 or not _rises(further, present, known):
-                break
-            now, then = (
-                statistics.median(losses[i] for i in known) for losses in (present, further)
-            )
-            if now - then > _MATTERS / 2 * abs(now):
-                text = (
-                    f"{factor:g} times the way of the last steps gives a loss of {then:.4g} on the "
-                    f"same batches, now {now:.4g}: the steps are too short; raise the learning rate"
-                )
-                return of.report("rate", text)
-    of.ruled_out.append("a longer step is no better")
+    trials = Trials(of.kept, of.called, _SECONDS + _OF_RUN * of.seconds)
+    if (one := trials.shorter(checks.first_length)) is not None:
+        text = (
+            f"{STEPS} steps of {one.length} from the first weights on reach a loss of "
+            f"{one.then:.4g}, and the run is at {one.now:.4g}: its steps are too long; lower the "
+            "learning rate"
+        )
+        return of.report("rate", text)
+    if not of.words & _UNLEARNT:
+        of.ruled_out.append("nor is it from the first weights on")
+        return None
+    if (one := trials.longer(checks.length)) is not None:
+        text = (
+            f"{STEPS} steps of {one.length} bring the loss of batches that they did not see from "
+            f"{one.now:.4g} to {one.then:.4g}: the run's steps are too short; raise the learning "
+            "rate"
+        )
+        return of.report("rate", text)
+    of.ruled_out.append("neither a shorter step from the first weights on nor a longer one learns")
+    if (one := trials.by_heart(checks.length)) is not None:
+        text = (
+            f"{STEPS} steps learn a batch by heart ({one.before:.4g} to {one.after:.4g}), and "
+            f"nothing that holds for others ({one.now:.4g} to {one.then:.4g}): the labels do not "
+            "follow from the inputs; look at how both are paired"
+        )
+        return of.report("labels", text)
     return None
 
 

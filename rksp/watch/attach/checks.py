@@ -16,6 +16,7 @@ from rksp.documents.confirm import Cause
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.watch.attach.targets import Targets
+from rksp.watch.expected import Finding
 from rksp.watch.groups import local
 
 _TENSORS, _ENTRIES = 24, 32  # that are sampled, and entries of each
@@ -30,29 +31,11 @@ _CLIPPED = 0.01  # of a gradient that a clip leaves
 _RESTS = 0.5  # of the numbers that have a gradient
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
+_AT_ONCE = 8.0  # times the usual step, for a write that is told of by itself
+_NO_RATE = 1e-6  # of the highest
+_NEARLY_ALL = 0.9  # of what passes a dropout
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that is wrong by itself, with its cause.
-
-    Attributes:
-        name: Of the finding, for the log.
-        cause: As in `CauseReport`.
-        text: What was seen, with its number, and what to do.
-        module: Path of the module or parameter; empty where it is none.
-        value: The number.
-        is_critical: Whether training on is of no use.
-    """
-
-    name: str
-    cause: Cause
-    text: str
-    module: str = ""
-    value: float = 0.0
-    is_critical: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +61,7 @@ class Checks:
     decays: float = 0.0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
+    _first_steps: list[float] = field(default_factory=list)
     _before: Tensor | None = None
     _after: Tensor | None = None
     _pulled: Tensor | None = None
@@ -88,6 +72,7 @@ class Checks:
     _pulls: bool = False
     _is_standing: bool = False
     _without: int = 0
+    _peak: float = 0.0
     _sampled: list[Tensor] = field(default_factory=list)
 
     def begin(self, step: int) -> None:
@@ -129,6 +114,8 @@ class Checks:
             settled: Whether the rate no longer rises.
         """
         self._weigh()
+        if self.written_at == self.step and self.written > _AT_ONCE:
+            yield from self._once("written at once", "written", self.written_text)
         if limit is not None and norm:
             self.clips.append(min(1.0, limit / norm))
         groups = [group for one in self.optimizers() for group in one.param_groups]
@@ -136,15 +123,38 @@ class Checks:
         decay = [_shrinks(group) for group in groups]
         self.decays = max(decay, default=0.0)
         yield from self._of_targets(loss)
+        yield from self._of_rates()
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
-        if self.step == _DAYS - 1 and not any(self.rates):
-            text = f"the learning rate was 0 in each of {_DAYS} steps; look at its schedule"
-            yield from self._once("no rate", "rate", text)
+        if self.step == _DAYS:
+            yield from self._dropped()
         if self.step == _DAYS and any(self.rates):
             yield from self._resting(groups)
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
+
+    def _of_rates(self) -> Iterator[Finding]:
+        """Look for a rate that is 0, from the start or since its schedule ended."""
+        self._peak = max(self._peak, self.rates[-1])
+        if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
+            text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
+            if self._peak:
+                text += f", and {short(self._peak, 2)} before: its schedule is over"
+            yield from self._once("no rate", "rate", f"{text}; look at its schedule")
+
+    def _dropped(self) -> Iterator[Finding]:
+        drops = [m.p for m in self.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+        if drops and max(drops) >= _NEARLY_ALL:
+            text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
+            yield from self._once("dropout", "setting", text)
+
+    @property
+    def written_text(self) -> str:
+        """When the weights were changed without the optimizer, in words."""
+        return (
+            f"before step {self.written_at} the weights were changed without the optimizer, by "
+            f"{self.written:.3g} times its usual step; look for what writes to them"
+        )
 
     @property
     def decay_text(self) -> str:
@@ -215,6 +225,16 @@ class Checks:
         """The share of a gradient that the clip leaves, in the median; 1 without a clip."""
         return statistics.median(self.clips) if self.clips else 1.0
 
+    @property
+    def length(self) -> float:
+        """The root mean square of a step over the sampled weights, in the median; 0 if unknown."""
+        return statistics.median(self._steps) if self._steps else 0.0
+
+    @property
+    def first_length(self) -> float:
+        """The largest step of the first ones, as `length`."""
+        return max(self._first_steps, default=0.0)
+
     def was_fresh_now(self) -> bool:
         """Tell whether no optimizer has a state yet; to be asked before the first step's end."""
         return not any(map(self._state, self.optimizers()))
@@ -251,6 +271,17 @@ class Checks:
         if own is not None and loss is not None and own > 0.1 and abs(loss + own) < 0.05 * own:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
+        if (
+            kinds > 1
+            and seen.single.value > _MOSTLY
+            and seen.single.of == _DAYS
+            and not seen.masked
+        ):
+            text = (
+                f"{seen.single.hits} of {_DAYS} batches hold one class each, and not the same one; "
+                "shuffle the examples"
+            )
+            yield from self._once("sorted", "data", text)
         if seen.repeats == _DAYS and seen.dense.value > 0.5:
             text = f"the same batch came in each of {_DAYS} steps (by its targets)"
             yield from self._once("one batch", "data", text)
@@ -270,6 +301,13 @@ class Checks:
                 "the model is asked for what it is given (a leak); shift them by one token"
             )
             yield from self._once("labels are inputs", "labels", text)
+        if self.step == 3 and (found := seen.padding) is not None:
+            token, share = found
+            text = (
+                f"{100 * share:.3g} % of the targets are token {token}, and nothing but itself "
+                "follows it: it is padding, and it counts; mask it in the labels"
+            )
+            yield from self._once("padding", "labels", text)
         top, share = seen.most
         if reference.is_dense and share >= _MOSTLY and reference.classes > 8:
             text = (
@@ -412,6 +450,8 @@ class Checks:
         self.unmoved.append(same)
         usual = statistics.median(self._steps) if self._steps else moved
         self._steps.append(moved)
+        if self.step <= _DAYS:
+            self._first_steps.append(moved)
         if rest > 0 and self.step <= 10:
             self._is_standing = True  # as a script that norms its weights each time
         if not rest > _REVERTS * usual > 0 or self._is_standing:

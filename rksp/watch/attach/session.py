@@ -26,7 +26,7 @@ from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
 from rksp.watch.attach.cause import Evidence, diagnose
-from rksp.watch.attach.checks import Checks, Finding
+from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.companion import (
     Ranks,
     bare,
@@ -44,7 +44,7 @@ from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, cross_entropy_of
-from rksp.watch.expected import Expected, Symptom
+from rksp.watch.expected import Expected, Finding
 from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.interventions.base import Action
 from rksp.watch.moment import Moment
@@ -61,11 +61,10 @@ _AFTER = 5  # steps after a known cause in which the loss jumps because of it
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
+_NEARER = 0.3  # of the way from the first loss of the run before to its last
+_AT_ONCE = 0.5  # of the rate at which that run ended
 _TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
 _EXPECTED = "expected"  # the monitor of what needs no baseline
-
-
-Found = Finding | Symptom
 
 
 class Session:
@@ -77,7 +76,8 @@ class Session:
         optimizers: The optimizers of the model.
         options: Those of the watch.
         made: Returns all optimizers of the script, by default these.
-        loaded: What the script loaded a state into before: `model`, `optimizer`.
+        loaded: What the script loaded a state into before (`model`, `optimizer`), and what that
+            state lacked; empty if nothing.
 
     Attributes:
         raises_stop: Whether an alarm that is to stop the run raises `SystemExit`; otherwise the
@@ -95,7 +95,7 @@ class Session:
         optimizers: Sequence[Optimizer],
         options: Watching,
         made: Callable[[], Sequence[Optimizer]] | None = None,
-        loaded: Collection[str] = (),
+        loaded: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.optimizers, self.options = bare(model), list(optimizers), options
         self.step = -1
@@ -119,7 +119,7 @@ class Session:
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
         self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
         self._ratios: deque[float] = deque(maxlen=64)
-        self._loaded, self._before = loaded, ""
+        self._loaded, self._before = loaded or {}, ""
         self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
@@ -393,7 +393,7 @@ class Session:
             own = mean_over_ranks(own or 0.0) / known if known else None
         return own
 
-    def _expect(self, loss: float | None, own: float | None) -> Iterator[Found]:
+    def _expect(self, loss: float | None, own: float | None) -> Iterator[Finding]:
         """Yield what is wrong by itself, and a loss that is not what it should be."""
         norm = None
         if self._limit is not None and (norms := gradient_norms(self._moment)):
@@ -409,11 +409,11 @@ class Session:
             return
         if self._start_loss is None:
             self._start_loss = own
-            self._continue(own, reference.nothing)
+            yield from self._continue(own, reference.nothing)
         settled = int(self._warm_at) if is_settled else None
         yield from self.expected.feed(own, reference, settled=settled)
 
-    def _checked(self, look: Callable[[], Iterable[Found] | None]) -> list[Found]:
+    def _checked(self, look: Callable[[], Iterable[Finding] | None]) -> list[Finding]:
         """Return what a look finds; one that fails is the last, and the monitors go on."""
         if not self._has_checks:
             return []
@@ -424,15 +424,24 @@ class Session:
             self.watch.silent[_EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
             return []
 
-    def _continue(self, loss: float, nothing: float) -> None:
+    def _continue(self, loss: float, nothing: float) -> Iterator[Finding]:
         """Tell at the first loss whether the run goes on with the last one in its log."""
-        last = self._last
-        is_trained = loss < _TRAINED * nothing
-        goes_on = bool(self._loaded) or is_trained or not self.checks.was_fresh_now()
+        if text := self._loaded.get("model"):
+            yield Finding(name="not loaded", cause="state", text=text)
+        last, is_fresh = self._last, self.checks.was_fresh_now()
+        goes_on = bool(self._loaded) or loss < _TRAINED * nothing or not is_fresh
         if last is None or last.end is None or not goes_on:
             return
         self.expected.before = last.end
         self._before = self._why_not(last, last.end, loss, nothing)
+        # From weights of elsewhere a run would begin where the last one began.
+        is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
+        if is_fresh and is_next and self._rate_now() >= _AT_ONCE * (last.rate or math.inf):
+            text = (
+                f"the run goes on from a loss of {last.end:.4g} at the full rate, and the "
+                "optimizer's state was not loaded: its moments begin anew; load it, or warm up"
+            )
+            yield Finding(name="no state", cause="state", text=text)
 
     def _why_not(self, last: Past, end: float, loss: float, nothing: float) -> str:
         """Say what the run before has that this one lacks, should it not continue."""
@@ -472,7 +481,7 @@ class Session:
 
     # What is said
 
-    def _hear(self, heard: Sequence[Alarm], found: Sequence[Found], *, has_moved: bool) -> None:
+    def _hear(self, heard: Sequence[Alarm], found: Sequence[Finding], *, has_moved: bool) -> None:
         """Say what the last phase raised, and do what it is to set off.
 
         Raises:
@@ -488,7 +497,7 @@ class Session:
             return
         self._first = self._first or alarms[0]
         self._count += sum(not alarm.is_escalation for alarm in alarms)
-        known = {one.name: one for one in found if isinstance(one, Finding)}
+        known = {one.name: one for one in found if one.cause}
         for alarm in alarms:
             if (finding := known.get(alarm.quantity)) is not None:
                 self._tell(alarm, self._caused(finding))
@@ -504,22 +513,22 @@ class Session:
             if self.raises_stop:
                 raise SystemExit(STOPPED)
 
-    def _alarm_of(self, one: Found) -> Alarm:
-        is_finding = isinstance(one, Finding)
+    def _alarm_of(self, one: Finding) -> Alarm:
         return Alarm(
             monitor=_EXPECTED,
-            quantity=one.name if isinstance(one, Finding) else one.word,
-            layer=one.module if isinstance(one, Finding) else "",
+            quantity=one.name,
+            layer=one.module,
             step=self.step,
             severity=Severity.CRITICAL if one.is_critical else Severity.WARN,
-            rule="by itself" if is_finding else "expected",
-            value=one.value if isinstance(one, Finding) else one.loss,
-            baseline=None if isinstance(one, Finding) else one.reference,
+            rule="by itself" if one.cause else "expected",
+            value=one.value,
+            baseline=one.reference,
             text=one.text,
         )
 
     def _caused(self, one: Finding) -> CauseReport:
-        return CauseReport(step=self.step, cause=one.cause, module=one.module, text=one.text)
+        cause = definite(one.cause)
+        return CauseReport(step=self.step, cause=cause, module=one.module, text=one.text)
 
     def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
         """Print an event and note its cause; one line for both."""
@@ -560,7 +569,7 @@ class Session:
         self._asked[head.quantity] = asked + 1
         words = {alarm.quantity for alarm in alarms}
         words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
-        found = self._diagnose(words, has_moved)
+        found = self._diagnose(words, head.layer, has_moved)
         if (
             is_open
             and last is not None
@@ -574,8 +583,8 @@ class Session:
             return
         self._tell(head, found)
 
-    def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
-        """Look for the cause of alarms of these quantities."""
+    def _diagnose(self, words: Collection[str], layer: str, has_moved: bool) -> CauseReport:
+        """Look for the cause of alarms of these quantities, the first of which is in a layer."""
         evidence = Evidence(
             kept=definite(self._kept),
             called=self._repeatable(),
@@ -584,6 +593,7 @@ class Session:
             settings=self.settings,
             targets=self.targets,
             words=frozenset(words),
+            layer=layer,
             loss=self._loss,
             ratios=self._ratios,
             scale=1.0 if self.scaler is None else self.scaler.get_scale(),
@@ -592,6 +602,8 @@ class Session:
             is_faithful=self._is_faithful,
             has_loaded=bool(self._loaded),
             before=self._before,
+            seconds=time.monotonic() - self._began,
+            has_learned=self.expected.has_learned,
         )
         try:
             found = diagnose(evidence)
@@ -610,21 +622,13 @@ class Session:
             return
         where = f"; the script is at {place}" if place else ""
         text = f"no step for {seconds:.0f} s (usual {usual:.2g} s){where}"
-        cause = CauseReport(step=self.step, cause="stall", text=text)
-        alarm = Alarm(
-            monitor=_EXPECTED,
-            quantity="no step since",
-            layer="",
-            step=self.step,
-            severity=Severity.WARN,
-            rule="by itself",
-            value=seconds,
-            baseline=usual,
-            text=text,
+        found = Finding(
+            name="no step since", cause="stall", text=text, value=seconds, reference=usual
         )
+        alarm = self._alarm_of(found)
         self.watch.raise_alarms([alarm])
         self._first, self._count = self._first or alarm, self._count + 1
-        self._tell(alarm, cause)
+        self._tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
         """Log what else is known of a step."""

@@ -21,6 +21,8 @@ _COUNTED = 300  # steps, and
 _MOST = 4_000_000  # targets that are counted
 _FOLDED = 128  # words of a pair, of more the number modulo it
 _PAIRS = 20  # counts a cell, for an entropy of pairs
+_BATCH = 8  # targets of a step that can be one class by chance in no run
+_PADS, _ABSORBS = 0.05, 0.98  # of the targets; of those that follow it
 _FEWEST = 5_000  # pairs for what one tells of the other, each modulo
 _COARSE = 32
 _NOT_WORDS = re.compile("mask|label|target|position|type", re.IGNORECASE)
@@ -136,6 +138,7 @@ class Targets:
         reference: What the counts say; None before a target was seen.
         ahead: Shares of targets that are the token at their own place, one and two ahead of it.
         repeats: Steps in a row with the same targets.
+        single: Steps of which all targets are the same.
         folded: Counts of targets modulo `_FOLDED`.
     """
 
@@ -143,7 +146,7 @@ class Targets:
         self.own: float | None = None
         self.masked = self.is_twice = self.is_one = False
         self.ahead = (Share(), Share(), Share())
-        self.repeats = 0
+        self.repeats, self.single = 0, Share()
         self._last: bytes = b""
         self.dense = Share()
         self.folded = np.zeros(_FOLDED, np.int64)
@@ -172,6 +175,7 @@ class Targets:
         if count:
             self.own = sum(float(one.total) for one, _ in self._passes) / count
         self.is_one = count > 0 and all(bool(one.is_one) for one, _ in self._passes)
+        self.single.add(self.is_one and count >= _BATCH, 1)
         self.is_twice = all(one.is_twice for one, _ in self._passes)
         self._steps += 1
         if self._steps <= _COUNTED and (self._counts is None or self._counts.sum() < _MOST):
@@ -190,7 +194,7 @@ class Targets:
         inside = counts & (targets >= 0) & (targets < one.classes)
         self._counts += np.bincount(targets[inside], minlength=one.classes)
         self.folded += np.bincount(targets[inside] % _FOLDED, minlength=_FOLDED)
-        aligned = _aligned(given, len(targets))
+        aligned = _aligned(given, targets)
         # Of an encoder and a decoder that makes its own inputs, a target for every second word.
         fewest = len(targets) if aligned else max((x.numel() for x in given), default=2**62)
         self.dense.add(int(inside.sum()), max(fewest, len(targets)))
@@ -241,6 +245,19 @@ class Targets:
         return top, float(self._counts[top] / max(self._counts.sum(), 1))
 
     @property
+    def padding(self) -> tuple[int, float] | None:
+        """A frequent target that nothing but itself follows, and its share; None without one."""
+        follows, total = self._pairs.sum(1), self._pairs.sum()
+        if self._counts is None or not total:
+            return None
+        stays = np.diagonal(self._pairs) >= _ABSORBS * np.maximum(follows, 1)
+        frequent = np.flatnonzero(stays & (follows >= _PADS * total))
+        if len(frequent) != 1:
+            return None
+        counts = np.where(np.arange(len(self._counts)) % _FOLDED == frequent[0], self._counts, 0)
+        return int(counts.argmax()), float(counts.max() / self._counts.sum())
+
+    @property
     def information(self) -> float | None:
         """What the token at a target's place tells of it, in nats; None if few were seen."""
         if self.dense.value <= 0.5 or self._pairs.sum() < _FEWEST:
@@ -259,15 +276,21 @@ def words_of(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor
     return [x for x in named if x.dim() == 2 and x.dtype in _INTEGERS]
 
 
-def _aligned(given: Sequence[Tensor], count: int) -> tuple[Tensor, np.ndarray] | None:
+def _aligned(given: Sequence[Tensor], targets: np.ndarray) -> tuple[Tensor, np.ndarray] | None:
     """Return the words that have a target each, and those at the targets' places.
+
+    A model that computes its own loss is given the targets too, and not by a name that says so:
+    what equals them is them, if something else is of their length.
 
     Args:
         given: Inputs of whole numbers; a decoder's words come behind those of its encoder.
-        count: Number of targets.
+        targets: `[rows]`.
     """
-    for words in reversed(given):
-        for part in (words, words[:, :-1]):  # a model may shift by itself
-            if part.numel() == count:
-                return words, part.flatten().cpu().numpy()
-    return None
+    found = [
+        (words, part.flatten().cpu().numpy())
+        for words in reversed(given)
+        for part in (words, words[:, :-1])  # a model may shift by itself
+        if part.numel() == len(targets)
+    ]
+    others = [one for one in found if not np.array_equal(one[1], targets)]
+    return next(iter(others or found), None)

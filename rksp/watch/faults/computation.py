@@ -87,7 +87,6 @@ class _Struck(Fault, ABC):
         return found
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Return a hook on the module whose output is struck."""
         if self.where != "activations" or not self._is_on(moment.step):
             return ()
         module = moment.model.get_submodule(self.path)
@@ -103,14 +102,12 @@ class _Struck(Fault, ABC):
         return changed
 
     def after_backward(self, moment: Moment) -> None:
-        """Strike the gradient of the parameter."""
         if self.where == "gradients" and self._is_on(moment.step):
             gradient = moment.model.get_parameter(self.path).grad
             if gradient is not None:
                 self._strike(gradient)
 
     def after_update(self, moment: Moment) -> None:
-        """Strike the weight."""
         if self.where == "weights" and self._is_on(moment.step):
             self._strike(moment.model.get_parameter(self.path))
 
@@ -354,7 +351,6 @@ class LowPrecisionAttention(Fault):
             )
 
     def arm(self, moment: Moment) -> Sequence[Any]:
-        """Replace the step's attention calls."""
         if moment.step < self.step:
             return ()
         self._calls = 0

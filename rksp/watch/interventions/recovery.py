@@ -63,7 +63,6 @@ class RateBackoff(Intervention):
         self._alarmed = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Copy the initial state."""
         self._states.append(RunState.of(0, model, optimizer))
 
     def after_update(self, moment: Moment) -> None:
@@ -77,7 +76,6 @@ class RateBackoff(Intervention):
             self.record(moment, "kept the state in host memory")
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
-        """Roll back and lower the rate."""
         too_soon = moment.step - self._alarmed <= self.lead
         if too_soon or (self.severity is Severity.CRITICAL and alarm.severity is Severity.WARN):
             return

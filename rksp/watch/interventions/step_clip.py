@@ -85,7 +85,6 @@ class StepClip(Intervention):
                 self._partners[bias] = weight
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Sample inputs and outputs of the step's forward pass."""
         self._updates.forget()
         return self._outputs.arm(moment.step)
 

@@ -33,14 +33,12 @@ class RouterMonitor(Monitor):
     find, missing = _routers, "the model has no router"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the inputs of the layers of experts."""
         return [
             router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
             for router in self.found
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the readings of all routers that ran."""
         return [
             reading
             for router in self.found
@@ -80,7 +78,9 @@ class RouterEntropy(RouterMonitor):
     default_every = 10
     quantities: ClassVar = dict.fromkeys(
         ("router_entropy", "router_entropy_sigmoid"),
-        Rule(direction="down", floor=0.05, advice="backoff"),
+        Rule(
+            direction="down", floor=0.05, warn=0.01, from_start=True, patience=2, advice="backoff"
+        ),
     )
     source = "arXiv 2606.28116"
 
@@ -91,7 +91,6 @@ class RouterEntropy(RouterMonitor):
         return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
-        """Return the reading of one router."""
         mean, lowest, median = measured.tolist()
         experts = router.weight.shape[0]
         if not math.isfinite(mean) or experts < 2:
@@ -126,7 +125,6 @@ class RouterLoad(RouterMonitor):
     source = "arXiv 2408.15664"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
-        """Return the number of tokens of each expert."""
         scores = logits
         if router.correction is not None:
             scores = logits.sigmoid() + router.correction.to(logits.dtype)
@@ -171,7 +169,6 @@ class RowMonitor(Monitor):
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the finite quantities of every router."""
         readings = []
         for router in self.found:
             values, detail = self.values(router.rows())

@@ -72,12 +72,10 @@ class SilentCorruption(Monitor):
         return super().bind(model)
 
     def reset(self) -> None:
-        """Forget the history of the gains."""
         super().reset()
         self._samples = 0
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the inputs and outputs of the chosen blocks."""
         handles = []
         for path in self._blocks:
             block, before = model.get_submodule(path), partial(self._before, path)

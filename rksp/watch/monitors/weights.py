@@ -446,7 +446,6 @@ class SpectralAlignment(Monitor):
     source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the matrices of the blocks."""
         modules = dict(model.named_modules())
         self._groups: dict[str, list[Matrix]] = {}
         for matrix in block_matrices(model):
@@ -483,7 +482,6 @@ class SpectralAlignment(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the reading of every matrix that ran."""
         return [
             reading
             for path, found in self.seen.items()
