@@ -1,6 +1,6 @@
 """Three more ways to train, in the style of people's scripts: SHAPE:FAULT SEED FOLDER [PART].
 
-A GPT of one's own (einsum attention, tied head, accumulation in bfloat16, a scheduler), a classifier
+A GPT of one's own (einsum attention, tied head, accumulation in bfloat16, scheduler), a classifier
 of series with a relative bias in its attention, and a script of transformers' Trainer.
 """
 

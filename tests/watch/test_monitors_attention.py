@@ -172,7 +172,7 @@ class _Strangers(nn.Module):
 
 
 @pytest.mark.parametrize("is_softmax", [True, False])
-def test_attention_of_a_strangers_class_is_seen_by_a_softmax_of_products(is_softmax: bool) -> None:
+def test_attention_of_a_strangers_class_is_seen_by_its_softmax(is_softmax: bool) -> None:
     model = _Strangers(is_softmax=is_softmax)
     watch = Watch([AttentionEntropy(), MultiMaximum()])
     assert watch.bind(model) == {}
@@ -182,7 +182,7 @@ def test_attention_of_a_strangers_class_is_seen_by_a_softmax_of_products(is_soft
     if not is_softmax:  # said after the first step
         assert watch.readings == [] and len(watch.silent) == 2
         assert all("no attention call was seen" in reason for reason in watch.silent.values())
-    else:  # and the softmax of one batch alone, as of a router, is none
+    else:  # and a softmax over anything but tokens, as of a router, is none
         assert watch.silent == {} and len(values_of(watch.readings, "attention_entropy")) == 1
 
 

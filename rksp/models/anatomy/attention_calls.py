@@ -21,7 +21,6 @@ _HIDDEN = -1e4  # an additive mask at or below this hides a key
 _NOTHING = 20.0  # nats below every other key: its weight is lost in float32's rounding
 _EAGER = "eager_attention_forward"  # transformers' name for unfused attention
 _FUSED = F.scaled_dot_product_attention
-_BETWEEN = 8  # operations between a product and its softmax, at most
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 _IS_MEASURING: ContextVar[bool] = ContextVar("is_measuring", default=False)
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
@@ -255,8 +254,8 @@ def fused_attention(call: AttentionCall) -> Tensor:
 class _Watcher(AttentionTap):
     """Observes fused attention, and every other softmax over keys.
 
-    Those are the last dimension of `[batch, heads, queries, keys]`, and of `[batch, queries, keys]`
-    if the logits are a product of two batches.
+    Those are the last dimension of `[batch, heads, queries, keys]`, and of `[batch, tokens,
+    tokens]`.
     """
 
     def __init__(self, look: Look) -> None:
@@ -269,10 +268,11 @@ class _Watcher(AttentionTap):
             logits = args[0] if args else kwargs.get("input")
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(logits, Tensor) and dim in (-1, logits.dim() - 1):
-                if logits.dim() == 4:
-                    self.handle(AttentionCall(logits=logits))
-                elif logits.dim() == 3 and _is_of_two(logits):
-                    self.handle(AttentionCall(logits=logits.unsqueeze(1)))
+                # Those of a router or of classes are not of a token against each.
+                is_square = logits.dim() == 3 and logits.shape[-1] == logits.shape[-2] > 1
+                if logits.dim() == 4 or is_square:
+                    whole = logits.unsqueeze(1) if is_square else logits
+                    self.handle(AttentionCall(logits=whole))
         return super().__torch_function__(func, types, args, kwargs)
 
     def shown(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,23 +291,6 @@ class _Watcher(AttentionTap):
                 self.is_inside = before
 
         return eager
-
-
-def _is_of_two(logits: Tensor) -> bool:
-    """Tell whether logits `[batch, queries, keys]` are a product of two batches, in their graph.
-
-    Those of a router or of a head are too, but of one batch and a matrix. Scales and masks may lie
-    between; without a graph nothing tells.
-    """
-    node: Any = logits.grad_fn
-    for _ in range(_BETWEEN):
-        if node is None:
-            return False
-        if node.name().startswith(("Bmm", "Baddbmm")):
-            return True
-        parents = [parent for parent, _ in node.next_functions if parent is not None]
-        node = parents[0] if parents else None
-    return False
 
 
 @contextmanager

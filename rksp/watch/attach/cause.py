@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
-from rksp.watch.attach.trial import STEPS, Trials
+from rksp.watch.attach.trial import STEPS, tried
 from rksp.watch.expected import UNTOLD
 from rksp.watch.groups import local
 
@@ -26,18 +28,16 @@ _LONE = 30.0  # times the second largest change: no optimizer moves one number o
 _FEWEST = 16  # numbers of a tensor of which one can be alone
 _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its neighbors
 _MATTERS = 0.05  # of the loss
-_APART, _WIDER = 20.0, 3.0  # times the median tensor's pace, times its own pace before
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
 _RECENT = 20  # steps that a usual ratio is of: that with label smoothing drifts
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
 _DROPS = 0.6  # of what passes; papers use 0.5 at most
-_LARGE = 20.0  # root mean square of inputs that nobody scaled
-_SECONDS, _OF_RUN = 30.0, 0.02  # for trials: seconds, and share of the run so far
+_SHORTER, _LONGER = {"a quarter": 1 / 4, "1/16": 1 / 16, "1/64": 1 / 64}, (8.0, 64.0, 512.0, 4096.0)
+_SECONDS = 60.0  # for all trials at an alarm
 _UNLEARNT = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
 _SLOW = _UNLEARNT | {"behind"}
-_BOUNDS = frozenset({"router_entropy", "router_entropy_sigmoid", "collapsed_share"})
 _TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
 _HARMFUL: dict[str, Cause] = {
@@ -66,7 +66,6 @@ class Evidence:
         optimizers: Those of the model.
         checks, settings, targets: As they follow the run.
         words: Names of the alarms (`not_begun`, `loss`).
-        layer: Where the first of them is; empty for the whole model.
         loss: What backward was called on in this step; None if unknown.
         ratios: That over the model's own loss, of earlier steps.
         scale: The loss scale of the backward passes.
@@ -75,7 +74,7 @@ class Evidence:
         is_faithful: Whether a repeated step once gave the loss that the script had.
         has_loaded: Whether the script loaded weights or a state.
         before: Why this run may not continue the one before it; empty if it does not go on.
-        seconds: Since the watch began.
+        starved: The share of second moments that ε swallows; None where there are none.
         has_learned: Whether the loss was once well below what it is.
     """
 
@@ -86,7 +85,6 @@ class Evidence:
     settings: Settings
     targets: Targets
     words: frozenset[str] = frozenset()
-    layer: str = ""
     loss: float | None = None
     ratios: Sequence[float] = ()
     scale: float = 1.0
@@ -95,7 +93,7 @@ class Evidence:
     is_faithful: bool = False
     has_loaded: bool = False
     before: str = ""
-    seconds: float = 0.0
+    starved: float | None = None
     has_learned: bool = False
     ruled_out: list[str] = field(default_factory=list)
 
@@ -120,16 +118,14 @@ def diagnose(of: Evidence) -> CauseReport:
     for look in (
         _not_finite,
         _script,
-        _ascends,
         _resumed,
         _start,
         _changed,
-        _alone_changed,
-        _written,
+        _weight,
+        _gradient,
         _repeated,
         _slow,
         _lengths,
-        _saturated,
     ):
         found = look(of)
         if found is not None:
@@ -247,15 +243,6 @@ def _script(of: Evidence) -> CauseReport | None:
     return of.report("script", f"{text}; look at what the script does to the loss")
 
 
-def _ascends(of: Evidence) -> CauseReport | None:
-    """Find an optimizer that goes uphill on the model's own loss."""
-    groups = [group for one in of.optimizers for group in one.param_groups]
-    is_uphill = any(group.get("maximize") or float(group["lr"]) < 0 for group in groups)
-    if not is_uphill or of.targets.own is None:
-        return None
-    return of.report("setting", "the optimizer maximizes the loss (maximize, or a rate below 0)")
-
-
 def _resumed(of: Evidence) -> CauseReport | None:
     if not of.before or of.step >= _EARLY:
         return None
@@ -269,8 +256,6 @@ def _start(of: Evidence) -> CauseReport | None:
     if of.has_loaded or not of.checks.was_fresh_now():
         text = "weights or a state were loaded, and they do not fit these data"
         return of.report("state", f"{text}: was the right checkpoint loaded?")
-    if (found := _slow(of)) is not None and found.cause == "data":
-        return found
     sizes = {
         n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))
         for n, p in of.kept.parameters.items()
@@ -286,20 +271,6 @@ def _start(of: Evidence) -> CauseReport | None:
         f"{std:.3g}; 0.02 or 1/√inputs is usual"
     )
     return of.report("initialization", text, name)
-
-
-def _saturated(of: Evidence) -> CauseReport | None:
-    """Find a softmax that takes one of its arguments whatever these are."""
-    if not of.words & _BOUNDS:
-        return None
-    own = {n: p for n, p in of.kept.parameters.items() if n.startswith(f"{of.layer}.")}
-    stds = {n: float(local(p).float().std()) for n, p in own.items() if p.dim() > 1}
-    name = max(stds, key=stds.__getitem__, default="")
-    text = f"the softmax of {of.layer or 'the model'} gives all its weight to one place"
-    if name:
-        text += f": {name} has a standard deviation of {stds[name]:.3g}"
-    cause: Cause = "attention" if "collapsed_share" in of.words else "router"
-    return of.report(cause, f"{text}; look at its initialization and its scale", of.layer)
 
 
 def _is_table(of: Evidence, p: nn.Parameter) -> bool:
@@ -360,31 +331,6 @@ def _shorter(of: Evidence) -> str:
     )
 
 
-def _alone_changed(of: Evidence) -> CauseReport | None:
-    return _weight(of.step, of.kept) or _gradient(of.step, of.kept)
-
-
-def _written(of: Evidence) -> CauseReport | None:
-    """Find the few tensors that moved far while all others moved as they did before.
-
-    A rate that is too high, or a batch, moves all of them.
-    """
-    paces = of.kept.paces(of.step + of.has_moved)
-    usual = statistics.median(paces.values()) if len(paces) >= _FEWEST // 2 else 0.0
-    if not 0 < usual < _WIDER:
-        return None
-    apart = {n: pace for n, pace in paces.items() if pace > _APART * usual}
-    if not apart or len(apart) > len(paces) / 4:
-        return None
-    name = max(apart, key=apart.__getitem__)
-    text = (
-        f"{name} moved {apart[name]:.3g} times as far in a step as before, and the median tensor "
-        f"{usual:.2g} times: the weights were changed without the optimizer; look for what writes "
-        "to them"
-    )
-    return of.report("written", text, name)
-
-
 def _repeated(of: Evidence) -> CauseReport | None:
     """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
@@ -420,125 +366,90 @@ def _repeated(of: Evidence) -> CauseReport | None:
 
 def _slow(of: Evidence) -> CauseReport | None:
     """Find why a run does not learn."""
-    if not of.words & (_SLOW | {"above_best", "start_high", "starved_share"}):
+    if not of.words & (_SLOW | {"above_best", "starved_share"}):
         return None
-    checks, told = of.checks, of.targets.information
-    if told is not None and told < UNTOLD:
-        text = (
-            f"a token tells {max(told, 0.0):.2g} nats of its label: the labels have nothing to do "
-            "with the inputs; look at how both are paired"
-        )
-        return of.report("labels", text)
-    if checks.unmoved and _UNMOVED <= statistics.median(checks.unmoved) < 1 and any(checks.rates):
-        return of.report("precision", checks.unmoved_text)
-    starved = _starved(of)
-    if checks.clip <= _CLIPPED and (starved is None or starved >= _STARVED):
-        text = (
+    checks, told, starved = of.checks, of.targets.information, of.starved
+    unmoved = statistics.median(checks.unmoved or [0.0])
+    is_starved = starved is not None and starved >= _STARVED
+    rows: tuple[tuple[bool, Cause, str], ...] = (
+        (
+            told is not None and told < UNTOLD,
+            "labels",
+            f"a token tells {max(told or 0.0, 0.0):.2g} nats of its label: the labels have nothing "
+            "to do with the inputs; look at how both are paired",
+        ),
+        (_UNMOVED <= unmoved < 1 and any(checks.rates), "precision", checks.unmoved_text),
+        (
+            checks.clip <= _CLIPPED and (starved is None or is_starved),
+            "clip",
             f"the clip leaves {100 * checks.clip:.2g} % of the gradients in the median step, so "
-            "that steps are that much shorter; raise it, or mind the scale of the loss"
-        )
-        return of.report("clip", text)
-    if starved is not None and starved >= _STARVED:
-        text = f"the optimizer's ε is above {100 * starved:.3g} % of its second moments; lower ε"
-        return of.report("precision", text)
-    if checks.decays >= _DECAYS:
-        return of.report("decay", checks.decay_text)
-    drops = [m.p for m in of.kept.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
-    if drops and max(drops) >= _DROPS:
-        text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
-        return of.report("setting", text)
-    if (size := of.kept.input_size) > _LARGE:
-        text = (
-            f"the inputs have a root mean square of {size:.3g}: scale them to about 1, as the "
-            "initialization expects"
-        )
-        return of.report("data", text)
-    return None
-
-
-def _starved(of: Evidence) -> float | None:
-    """Return the share of second moments that ε swallows; None of an optimizer that has none."""
-    shares = []
-    for one in of.optimizers:
-        for group in one.param_groups:
-            eps = float(group.get("eps", 0.0) or 0.0)
-            for p in group["params"]:
-                second = one.state.get(p, {}).get("exp_avg_sq")
-                if isinstance(second, Tensor) and second.numel():
-                    flat = local(second).reshape(-1)
-                    part = flat[:: -(-len(flat) // 256)].float()
-                    seen = part[part > 0]
-                    if len(seen):
-                        shares.append(float((seen.sqrt() < 10 * eps).float().mean()))
-    return statistics.median(shares) if shares else None
+            "that steps are that much shorter; raise it, or mind the scale of the loss",
+        ),
+        (
+            is_starved,
+            "precision",
+            f"the optimizer's ε is above {100 * (starved or 0):.3g} % of its second moments; "
+            "lower ε",
+        ),
+        (checks.decays >= _DECAYS, "decay", checks.decay_text),
+        (checks.dropout >= _DROPS, "setting", checks.dropout_text),
+    )
+    return next((of.report(cause, text) for holds, cause, text in rows if holds), None)
 
 
 def _lengths(of: Evidence) -> CauseReport | None:
     """Tell whether steps of another length would learn what those of the run do not."""
-    checks = of.checks
+    first, last = of.checks.first_length, of.checks.length
     if of.called is None or of.has_learned or not of.words & (_UNLEARNT | _TOO_LONG):
         return None
-    trials = Trials(of.kept, of.called, _SECONDS + _OF_RUN * of.seconds)
-    if (one := trials.shorter(checks.first_length)) is not None:
-        text = (
-            f"{STEPS} steps of {one.length} from the first weights on reach a loss of "
-            f"{one.then:.4g}, and the run is at {one.now:.4g}: its steps are too long; lower the "
-            "learning rate"
-        )
-        return of.report("rate", text)
-    if not of.words & _UNLEARNT:
-        of.ruled_out.append("nor is it from the first weights on")
-        return None
-    if (one := trials.longer(checks.length)) is not None:
-        text = (
-            f"{STEPS} steps of {one.length} bring the loss of batches that they did not see from "
-            f"{one.now:.4g} to {one.then:.4g}: the run's steps are too short; raise the learning "
-            "rate"
-        )
-        return of.report("rate", text)
-    of.ruled_out.append("neither a shorter step from the first weights on nor a longer one learns")
-    if (one := trials.by_heart(checks.length)) is not None:
-        text = (
-            f"{STEPS} steps learn a batch by heart ({one.before:.4g} to {one.after:.4g}), and "
-            f"nothing that holds for others ({one.now:.4g} to {one.then:.4g}): the labels do not "
-            "follow from the inputs; look at how both are paired"
-        )
-        return of.report("labels", text)
+    trial = partial(tried, of.kept, of.called, until=time.monotonic() + _SECONDS)
+    for name, factor in _SHORTER.items():
+        if found := trial(first * factor, is_new=True):
+            text = (
+                f"{STEPS} steps of {name} of the length of the run's first ones, from its first "
+                f"weights on, reach a loss of {found[1]:.4g}, and the run is at {found[0]:.4g}; "
+                "lower the learning rate"
+            )
+            return of.report("rate", text)
+    for factor in _LONGER if of.words & _UNLEARNT else ():
+        if found := trial(last * factor):
+            text = (
+                f"{STEPS} steps of {factor:g} times the length bring the loss of other batches "
+                f"from {found[0]:.4g} to {found[1]:.4g}; raise the learning rate"
+            )
+            return of.report("rate", text)
+    of.ruled_out.append("neither a shorter nor a longer step learns")
     return None
 
 
-def _weight(step: int, kept: Kept) -> CauseReport | None:
+def _weight(of: Evidence) -> CauseReport | None:
     """Find a weight that moved alone, by more than the weights of its tensor are large."""
-    for name, parameter in kept.parameters.items():
-        now, before = local(parameter), kept.earlier.get(name)
+    for name, parameter in of.kept.parameters.items():
+        now, before = local(parameter), of.kept.earlier.get(name)
         change = now if before is None else now - before.to(now)
         alone = _alone(change)
         if alone and (before is None or alone >= 3 * _size(before)):
-            return CauseReport(
-                step=step,
-                cause="weight",
-                module=name,
-                text=f"one number of {name} changed, and the optimizer did not do it: a bit has "
-                "flipped; go back to a state from before it, and test the device",
+            text = (
+                f"one number of {name} changed, and the optimizer did not do it: a bit has "
+                "flipped; go back to a state from before it, and test the device"
             )
+            return of.report("weight", text, name)
     return None
 
 
-def _gradient(step: int, kept: Kept) -> CauseReport | None:
+def _gradient(of: Evidence) -> CauseReport | None:
     """Find a gradient of which one number is larger than all numbers of the model together."""
-    grads = {n: local(p.grad) for n, p in kept.parameters.items() if p.grad is not None}
+    grads = {n: local(p.grad) for n, p in of.kept.parameters.items() if p.grad is not None}
     sizes = {name: _size(grad) * math.sqrt(grad.numel()) for name, grad in grads.items()}
     for name, grad in grads.items():
         alone = _alone(grad)
         others = math.hypot(*(size for other, size in sizes.items() if other != name))
         if alone and not alone <= others:
-            return CauseReport(
-                step=step,
-                cause="gradient",
-                module=name,
-                text=f"one number of the gradient of {name} is larger than all others together: a "
-                "bit has flipped; drop this step, and test the device",
+            text = (
+                f"one number of the gradient of {name} is larger than all others together: a "
+                "bit has flipped; drop this step, and test the device"
             )
+            return of.report("gradient", text, name)
     return None
 
 

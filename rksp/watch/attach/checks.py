@@ -19,7 +19,7 @@ from rksp.watch.attach.targets import Targets
 from rksp.watch.expected import Finding
 from rksp.watch.groups import local
 
-_TENSORS, _ENTRIES = 24, 32  # that are sampled, and entries of each
+_TENSORS, _ENTRIES = 64, 12  # that are sampled, and entries of each
 _FIRST = 5
 _EARLY, _LATER = range(_FIRST), range(40, 40 + _FIRST)  # steps whose every gradient is looked at
 _DAYS = 20  # newest steps that a fact is a median of
@@ -123,30 +123,35 @@ class Checks:
         decay = [_shrinks(group) for group in groups]
         self.decays = max(decay, default=0.0)
         yield from self._of_targets(loss)
-        yield from self._of_rates()
+        yield from self._of_settings()
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
-        if self.step == _DAYS:
-            yield from self._dropped()
         if self.step == _DAYS and any(self.rates):
             yield from self._resting(groups)
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
-    def _of_rates(self) -> Iterator[Finding]:
-        """Look for a rate that is 0, from the start or since its schedule ended."""
+    def _of_settings(self) -> Iterator[Finding]:
+        """Look at the rate and at dropout."""
         self._peak = max(self._peak, self.rates[-1])
         if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
             text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
             if self._peak:
                 text += f", and {short(self._peak, 2)} before: its schedule is over"
             yield from self._once("no rate", "rate", f"{text}; look at its schedule")
+        if self.step == _DAYS and self.dropout >= _NEARLY_ALL:
+            yield from self._once("dropout", "setting", self.dropout_text)
 
-    def _dropped(self) -> Iterator[Finding]:
-        drops = [m.p for m in self.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
-        if drops and max(drops) >= _NEARLY_ALL:
-            text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
-            yield from self._once("dropout", "setting", text)
+    @property
+    def dropout(self) -> float:
+        """The largest share that a module drops of what passes through it."""
+        kind = nn.modules.dropout._DropoutNd
+        return max((m.p for m in self.model.modules() if isinstance(m, kind)), default=0.0)
+
+    @property
+    def dropout_text(self) -> str:
+        """What dropout does, in words."""
+        return f"dropout takes {100 * self.dropout:.3g} % of what passes through it; lower it"
 
     @property
     def written_text(self) -> str:
@@ -212,11 +217,11 @@ class Checks:
     @property
     def unmoved_text(self) -> str:
         """How many weights a step leaves as they were, in words."""
-        share = statistics.median(self.unmoved)
+        share, rate = statistics.median(self.unmoved or [0.0]), max(self.rates, default=0.0)
         kinds = sorted({str(p.dtype).removeprefix("torch.") for p in self.model.parameters()})
         return (
             f"{100 * share:.3g} % of the weights are the same before and after a step: updates at "
-            f"a rate of {short(self.rates[-1], 2)} round away in {', '.join(kinds)}; keep the "
+            f"a rate of {short(rate, 2)} round away in {', '.join(kinds)}; keep the "
             "weights in float32"
         )
 
@@ -271,17 +276,6 @@ class Checks:
         if own is not None and loss is not None and own > 0.1 and abs(loss + own) < 0.05 * own:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
-        if (
-            kinds > 1
-            and seen.single.value > _MOSTLY
-            and seen.single.of == _DAYS
-            and not seen.masked
-        ):
-            text = (
-                f"{seen.single.hits} of {_DAYS} batches hold one class each, and not the same one; "
-                "shuffle the examples"
-            )
-            yield from self._once("sorted", "data", text)
         if seen.repeats == _DAYS and seen.dense.value > 0.5:
             text = f"the same batch came in each of {_DAYS} steps (by its targets)"
             yield from self._once("one batch", "data", text)
@@ -301,13 +295,6 @@ class Checks:
                 "the model is asked for what it is given (a leak); shift them by one token"
             )
             yield from self._once("labels are inputs", "labels", text)
-        if self.step == 3 and (found := seen.padding) is not None:
-            token, share = found
-            text = (
-                f"{100 * share:.3g} % of the targets are token {token}, and nothing but itself "
-                "follows it: it is padding, and it counts; mask it in the labels"
-            )
-            yield from self._once("padding", "labels", text)
         top, share = seen.most
         if reference.is_dense and share >= _MOSTLY and reference.classes > 8:
             text = (

@@ -115,7 +115,6 @@ class Kept:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         size = sum(local(p).nbytes for p in self.parameters.values())
         self._copies: deque[dict[str, Tensor]] = deque()
-        self._copied_at: deque[int] = deque(maxlen=2)
         self._next = 0 if 2 * size <= memory else math.inf
         self.first: Mapping[str, Tensor] = {}
         self._keeps_first = 3 * size <= memory
@@ -136,25 +135,6 @@ class Kept:
         if not self.first and self._keeps_first:
             self.first = {name: kept.clone() for name, kept in copy.items()}
         self._copies.append(copy)
-        self._copied_at.append(step)
-
-    @torch.no_grad()
-    def paces(self, step: int) -> dict[str, float]:
-        """Return how fast each tensor moves since the newer copy, against between both copies.
-
-        Tensors that did not move before are left out; none of too few steps.
-        """
-        if len(self._copies) < 2 or step <= self._copied_at[1]:
-            return {}
-        old, new = self._copies
-        between, since = self._copied_at[1] - self._copied_at[0], step - self._copied_at[1]
-        found = {}
-        for name, p in self.parameters.items():
-            usual = float((new[name].float() - old[name].float()).norm()) / between
-            moved = float((local(p).cpu().float() - new[name].float()).norm()) / since
-            if usual > 0:
-                found[name] = moved / usual
-        return found
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the inputs of a forward pass that begins."""
@@ -184,18 +164,6 @@ class Kept:
         passes = self.steps[-1].passes if self.steps else []
         if passes and passes[-1].targets is None:
             passes[-1].targets = found.targets, found.ignored
-
-    @property
-    def input_size(self) -> float:
-        """The root mean square of the newest pass's inputs that are no whole numbers, or 0."""
-        passes = self.steps[-1].passes if self.steps else []
-        sizes = [
-            float(x.detach().float().square().mean().sqrt())
-            for one in passes[-1:]
-            for x in _tensors(one.args, one.kwargs)
-            if x.is_floating_point() and x.dim() > 1 and x.numel()
-        ]
-        return max(sizes, default=0.0)
 
     @property
     def earlier(self) -> Mapping[str, Tensor]:

@@ -46,11 +46,9 @@ from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, cross_entropy_of
 from rksp.watch.expected import Expected, Finding
 from rksp.watch.groups import gradient_norms, mean_over_ranks
-from rksp.watch.interventions.base import Action
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import said, sentence
-from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
@@ -83,6 +81,9 @@ class Session:
         raises_stop: Whether an alarm that is to stop the run raises `SystemExit`; otherwise the
             gradients of the step are dropped, and `was_stopped` says so.
         was_stopped: Whether an alarm was to stop the run.
+        watch: Readings, alarms, costs and silent monitors.
+        causes: What was found of alarms, in order.
+        interventions: Those that act on the run, and `responds` whether there are any.
     """
 
     raises_stop = True
@@ -113,7 +114,7 @@ class Session:
         self.crash: BaseException | None = None  # that ended the run, where it is known
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
-        self._is_closed = False
+        self._is_closed = self._is_looking = False
         self._process = os.getpid()
         self.targets, self.settings = Targets(), Settings(self.model)
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
@@ -130,10 +131,12 @@ class Session:
         self._saved: Path | None = None
         self._count = 0
         self._recorded: Recorded | None = None
-        self._diagnoses: list[CauseReport] = []
+        self.causes: list[CauseReport] = []
         self._beside = companion(
             self.model, self.optimizer, self.ranks, self.voice, is_compiled=self._is_compiled
         )
+        self.watch, self.interventions = self._beside.watch, self._beside.interventions
+        self.responds = bool(self.interventions)
         self._kept: Kept | None = None
         self._lowered: list[RemovableHandle] = []
         if memory := options.memory * 2**30:
@@ -168,26 +171,6 @@ class Session:
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
-
-    @property
-    def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors."""
-        return self._beside.watch
-
-    @property
-    def causes(self) -> list[CauseReport]:
-        """What was found of alarms, in order."""
-        return self._diagnoses
-
-    @property
-    def responds(self) -> bool:
-        """Whether interventions act on the run."""
-        return bool(self._beside.interventions)
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        """The interventions' actions so far, grouped by intervention."""
-        return tuple(action for one in self._beside.interventions for action in one.actions)
 
     @property
     def optimizer(self) -> Any:
@@ -533,7 +516,7 @@ class Session:
     def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
         """Print an event and note its cause; one line for both."""
         if cause is not None:
-            self._diagnoses.append(cause)
+            self.causes.append(cause)
             self.voice.note("cause", **cause.model_dump())
         if cause is None:
             line = said(alarm)
@@ -552,7 +535,7 @@ class Session:
         """Print the first of some alarms, with its cause; the others are its consequences."""
         head = next((a for a in alarms if a.monitor == _EXPECTED), None)
         head = head or next((a for a in alarms if a.monitor == "loss"), alarms[0])
-        last = self._diagnoses[-1] if self._diagnoses else None
+        last = self.causes[-1] if self.causes else None
         is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
         is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
         self._was_critical |= is_worse
@@ -569,7 +552,7 @@ class Session:
         self._asked[head.quantity] = asked + 1
         words = {alarm.quantity for alarm in alarms}
         words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
-        found = self._diagnose(words, head.layer, has_moved)
+        found = self._diagnose(words, has_moved)
         if (
             is_open
             and last is not None
@@ -583,8 +566,9 @@ class Session:
             return
         self._tell(head, found)
 
-    def _diagnose(self, words: Collection[str], layer: str, has_moved: bool) -> CauseReport:
-        """Look for the cause of alarms of these quantities, the first of which is in a layer."""
+    def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
+        """Look for the cause of alarms of these quantities."""
+        readings = reversed(self.watch.readings)
         evidence = Evidence(
             kept=definite(self._kept),
             called=self._repeatable(),
@@ -593,7 +577,6 @@ class Session:
             settings=self.settings,
             targets=self.targets,
             words=frozenset(words),
-            layer=layer,
             loss=self._loss,
             ratios=self._ratios,
             scale=1.0 if self.scaler is None else self.scaler.get_scale(),
@@ -602,15 +585,18 @@ class Session:
             is_faithful=self._is_faithful,
             has_loaded=bool(self._loaded),
             before=self._before,
-            seconds=time.monotonic() - self._began,
+            starved=next((r.value for r in readings if r.quantity == "starved_share"), None),
             has_learned=self.expected.has_learned,
         )
+        self._is_looking = True
         try:
             found = diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
             return CauseReport(step=self.step, cause="unknown", text=text)
-        known = next((one for one in self._diagnoses[::-1] if one.cause != "unknown"), None)
+        finally:
+            self._is_looking = False
+        known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
         if found.cause == "unknown" and known is not None:
             text = f"{found.text}; see step {known.step} ({known.cause})"
             return found.model_copy(update={"text": text})
@@ -618,7 +604,7 @@ class Session:
 
     def _stands_still(self, seconds: float, usual: float, place: str) -> None:
         """Say, from the thread beside, that no step ended for long."""
-        if self._is_closed or os.getpid() != self._process:
+        if self._is_closed or self._is_looking or os.getpid() != self._process:
             return
         where = f"; the script is at {place}" if place else ""
         text = f"no step for {seconds:.0f} s (usual {usual:.2g} s){where}"
@@ -642,18 +628,21 @@ class Session:
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
         """Say in a line what happened."""
-        first, last = self.expected.losses[:1], self._loss
-        losses = "" if last is None else f", loss {last:.4g}"
-        if first and last is not None:
-            losses = f", loss {first[0]:.4g} → {last:.4g}"
+        losses = "" if self._loss is None else f", loss {self._loss:.4g}"
+        if self.expected.losses and self._loss is not None:
+            losses = f", loss {self.expected.losses[0]:.4g} → {self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
-        known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
-        alarms = "no alarm"
-        if self._first is not None:
-            alarms = f"{self._count} alarm{'s' * (self._count > 1)}, the first at step "
-            alarms += str(self._first.step)
-            alarms += f" ({known.cause})" if known else " (cause unknown)"
-        return f"the run {how} after {self.step + 1} steps in {seconds:.0f} s{losses}; {alarms}"
+        steps = f"the run {how} after {self.step + 1} steps in {seconds:.0f} s"
+        return f"{steps}{losses}; {self._alarms_so_far}"
+
+    @property
+    def _alarms_so_far(self) -> str:
+        if self._first is None:
+            return "no alarm"
+        known = next((one for one in self.causes if one.cause != "unknown"), None)
+        why = "cause unknown" if known is None else f"{known.cause} {known.module}".rstrip()
+        count = f"{self._count} alarm{'s' * (self._count > 1)}"
+        return f"{count}, the first at step {self._first.step} ({why})"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
@@ -666,11 +655,6 @@ class Session:
 
     def _say_where_it_is(self) -> None:
         loss = "" if self._loss is None else f", loss {self._loss:.4g}"
-        first, alarms = self._first, "no alarm"
-        if first is not None:
-            alarms = f"alarms: {self._count}, first {first.monitor} at step {first.step}"
-        known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
-        cause = "" if known is None else f", cause: {known.cause} {known.module}".rstrip()
         usual = self._pulse.usual
         pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
         if usual and self.targets.rows:
@@ -678,7 +662,7 @@ class Session:
         if usual and isinstance(self._planned, int) and self._planned > self.step:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
-        self.voice.say(f"step {self.step}{loss}{pace}, {alarms}{cause}")
+        self.voice.say(f"step {self.step}{loss}{pace}, {self._alarms_so_far}")
 
 
 def _has_config(module: nn.Module) -> bool:

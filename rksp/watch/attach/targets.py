@@ -21,8 +21,6 @@ _COUNTED = 300  # steps, and
 _MOST = 4_000_000  # targets that are counted
 _FOLDED = 128  # words of a pair, of more the number modulo it
 _PAIRS = 20  # counts a cell, for an entropy of pairs
-_BATCH = 8  # targets of a step that can be one class by chance in no run
-_PADS, _ABSORBS = 0.05, 0.98  # of the targets; of those that follow it
 _FEWEST = 5_000  # pairs for what one tells of the other, each modulo
 _COARSE = 32
 _NOT_WORDS = re.compile("mask|label|target|position|type", re.IGNORECASE)
@@ -138,7 +136,6 @@ class Targets:
         reference: What the counts say; None before a target was seen.
         ahead: Shares of targets that are the token at their own place, one and two ahead of it.
         repeats: Steps in a row with the same targets.
-        single: Steps of which all targets are the same.
         folded: Counts of targets modulo `_FOLDED`.
     """
 
@@ -146,7 +143,7 @@ class Targets:
         self.own: float | None = None
         self.masked = self.is_twice = self.is_one = False
         self.ahead = (Share(), Share(), Share())
-        self.repeats, self.single = 0, Share()
+        self.repeats = 0
         self._last: bytes = b""
         self.dense = Share()
         self.folded = np.zeros(_FOLDED, np.int64)
@@ -175,7 +172,6 @@ class Targets:
         if count:
             self.own = sum(float(one.total) for one, _ in self._passes) / count
         self.is_one = count > 0 and all(bool(one.is_one) for one, _ in self._passes)
-        self.single.add(self.is_one and count >= _BATCH, 1)
         self.is_twice = all(one.is_twice for one, _ in self._passes)
         self._steps += 1
         if self._steps <= _COUNTED and (self._counts is None or self._counts.sum() < _MOST):
@@ -243,19 +239,6 @@ class Targets:
             return 0, 0.0
         top = int(self._counts.argmax())
         return top, float(self._counts[top] / max(self._counts.sum(), 1))
-
-    @property
-    def padding(self) -> tuple[int, float] | None:
-        """A frequent target that nothing but itself follows, and its share; None without one."""
-        follows, total = self._pairs.sum(1), self._pairs.sum()
-        if self._counts is None or not total:
-            return None
-        stays = np.diagonal(self._pairs) >= _ABSORBS * np.maximum(follows, 1)
-        frequent = np.flatnonzero(stays & (follows >= _PADS * total))
-        if len(frequent) != 1:
-            return None
-        counts = np.where(np.arange(len(self._counts)) % _FOLDED == frequent[0], self._counts, 0)
-        return int(counts.argmax()), float(counts.max() / self._counts.sum())
 
     @property
     def information(self) -> float | None:

@@ -93,7 +93,6 @@ class ZClip(_Together):
         self._mean = self._variance = 0.0
 
     def limit(self, norm: float) -> float:
-        """Return the fixed or the adaptive limit; update the averages with the clipped norm."""
         return min(self._adaptive(norm), math.inf if self.norm is None else self.norm)
 
     def _adaptive(self, norm: float) -> float:

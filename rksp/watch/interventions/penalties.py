@@ -306,7 +306,6 @@ class KSS(_Penalty):
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Capture the states of the chosen blocks, at every `every`-th step."""
         hooks = [*super().arm(moment)]
         if moment.step % definite(self.every):
             return hooks

@@ -66,7 +66,6 @@ class RateBackoff(Intervention):
         self._states.append(RunState.of(0, model, optimizer))
 
     def after_update(self, moment: Moment) -> None:
-        """Update the rate's factor and copy the state if it is time."""
         since = moment.step - self._alarmed
         recovered = min(1.0, max(0.0, (since - self.hold) / self.hold))
         self.rate_scale = self._low + (1.0 - self._low) * recovered

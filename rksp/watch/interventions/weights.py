@@ -66,7 +66,6 @@ class QKClip(Intervention):
         self._largest: dict[str, Tensor] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the attention layers without QK-norm."""
         layers = find_anatomy(model).attention
         self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
@@ -105,7 +104,6 @@ class QKClip(Intervention):
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
-        """Scale the weights of the heads whose logits exceeded τ."""
         if not self._largest:
             return
         layers = [layer for layer in self._layers if layer.path in self._largest]

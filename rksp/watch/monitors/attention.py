@@ -127,7 +127,6 @@ class LogitMonitor(AttentionWatcher):
         self._calls.append((layer, call.kept(_SEQUENCES)))
 
     def leave(self) -> None:
-        """Measure the first usable call of each layer."""
         with torch.no_grad():
             for layer, call in self._calls:
                 if layer in self.seen:
@@ -154,7 +153,6 @@ class LogitMonitor(AttentionWatcher):
         """
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the readings of one layer: the worst heads' values that are finite."""
         readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
         return [reading for reading in readings if math.isfinite(reading.value)]
 
@@ -192,7 +190,6 @@ class AttentionLogits(LogitMonitor):
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return the largest logit and the mean spread of each head."""
         deviations, usable = logit_deviations(logits, visible), visible.sum(-1) > 1
         return {
             "attention_max_logit": logits.amax((0, 2, 3)),
@@ -226,7 +223,6 @@ class AttentionEntropy(LogitMonitor):
         return {"attention_entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the lowest head's entropy and the counts of collapsed heads."""
         values = by_head["attention_entropy"]
         if not bool(torch.isfinite(values).all()):
             return []
@@ -375,7 +371,6 @@ class KeyNullSum(AttentionWatcher):
     source = "rksp, for the fault of arXiv 2510.04212"
 
     def look(self, layer: str, call: AttentionCall) -> None:
-        """Watch the gradient of the call's keys."""
         if call.key is None or call.softcap:
             return
         self._is_covered = True

@@ -85,7 +85,6 @@ class RouterEntropy(RouterMonitor):
     source = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
-        """Return the mean, lowest and median entropy of up to 8,192 tokens."""
         sample = logits[:: -(-len(logits) // _TOKENS)]
         entropy = router_entropy(sample, is_sigmoid=router.is_sigmoid)
         return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
@@ -131,7 +130,6 @@ class RouterLoad(RouterMonitor):
         return expert_load(scores, router.top_k)
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
-        """Return the reading of one router's imbalance and, once known, of its dead experts."""
         load = measured.double().cpu()
         if len(load) < 2 or not float(load.sum()):
             return []
@@ -198,7 +196,6 @@ class RouterSimilarity(RowMonitor):
     }
 
     def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the similarity of rows that are not zero."""
         if len(rows) < 2 or not bool((rows.norm(dim=-1) > 0).all()):
             return {}, {}
         return {"router_similarity": float(mean_cosine(rows))}, {}
@@ -228,7 +225,6 @@ class RouterConditioning(RowMonitor):
     }
 
     def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the two quantities, without the ratio to a mean of zero."""
         mean = rows.mean(0)
         centered = (rows - mean).square().sum(-1)
         energy, size = float(centered.sum()), float(mean.norm())

@@ -85,7 +85,6 @@ class GradientNorm(Monitor):
     find, missing = parameter_groups, "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the norms that are finite."""
         groups = {
             name: grads
             for name, params in self.found.items()
@@ -176,7 +175,6 @@ class ActivationRange(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the magnitudes of every block and the growth of the whole model."""
         readings, step = [], moment.step
         for path, seen in self.seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()

@@ -59,7 +59,6 @@ class SilentCorruption(Monitor):
     checksum_every: PositiveInt = 10
 
     def bind(self, model: nn.Module) -> str | None:
-        """Choose the blocks, and check that there are replicas to compare."""
         if world_size() < 2:
             return "the run has one process, so there is no replica to compare with"
         paths = block_paths(model)
