@@ -246,7 +246,9 @@ def _script(of: Evidence) -> CauseReport | None:
 def _resumed(of: Evidence) -> CauseReport | None:
     if not of.before or of.step >= _EARLY:
         return None
-    return of.report("rate" if of.before.startswith("the learning rate") else "state", of.before)
+    causes: dict[str, Cause] = {"the learning rate": "rate", "its data": "data"}
+    found = (cause for start, cause in causes.items() if of.before.startswith(start))
+    return of.report(next(found, "state"), of.before)
 
 
 def _start(of: Evidence) -> CauseReport | None:

@@ -61,6 +61,7 @@ _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
 _NEARER = 0.3  # of the way from the first loss of the run before to its last
 _AT_ONCE = 0.5  # of the rate at which that run ended
+_SURE = 1.0  # nats above ln C, which no fresh weights have
 _TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
 _EXPECTED = "expected"  # the monitor of what needs no baseline
 
@@ -317,7 +318,6 @@ class Session:
         crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
-        self.voice.note("targets", folded=self.targets.folded.tolist())
         self.voice.note("end", **end, crash=crash and summary(crash))
         if self.voice.is_heard and self.step >= 0:
             self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
@@ -433,7 +433,10 @@ class Session:
             reasons.append("the optimizer's state was not loaded")
         if last.rate and rate > 2.5 * last.rate:
             reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
-        if loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
+        if loss > nothing + _SURE:
+            text = f"its data or labels are not those of the run before: at a loss of {loss:.4g} it"
+            reasons.insert(0, f"{text} is sure of what is wrong (fresh weights have {nothing:.3g})")
+        elif loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
             reasons.insert(0, "its weights are not those that the run before ended with")
         return "; ".join(reasons)
 

@@ -136,7 +136,6 @@ class Targets:
         reference: What the counts say; None before a target was seen.
         ahead: Shares of targets that are the token at their own place, one and two ahead of it.
         repeats: Steps in a row with the same targets.
-        folded: Counts of targets modulo `_FOLDED`.
     """
 
     def __init__(self) -> None:
@@ -146,7 +145,6 @@ class Targets:
         self.repeats = 0
         self._last: bytes = b""
         self.dense = Share()
-        self.folded = np.zeros(_FOLDED, np.int64)
         self._counts: np.ndarray | None = None
         self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
         self._passes: list[tuple[CrossEntropy, list[Tensor]]] = []
@@ -189,7 +187,6 @@ class Targets:
             self._counts = np.zeros(one.classes, np.int64)
         inside = counts & (targets >= 0) & (targets < one.classes)
         self._counts += np.bincount(targets[inside], minlength=one.classes)
-        self.folded += np.bincount(targets[inside] % _FOLDED, minlength=_FOLDED)
         aligned = _aligned(given, targets)
         # Of an encoder and a decoder that makes its own inputs, a target for every second word.
         fewest = len(targets) if aligned else max((x.numel() for x in given), default=2**62)
