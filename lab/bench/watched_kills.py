@@ -83,6 +83,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the moments, signals and victims.")] = 0,
 ) -> None:
     """Print what became of each kind of kill."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     draw = random.Random(seed)
     found: Counter[str] = Counter()
     for number in range(count):

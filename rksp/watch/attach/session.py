@@ -109,6 +109,7 @@ class Session:
         self._is_compiled = has_compiled_part(model if called is None else called)
         self._began = time.monotonic()
         self._loss: float | None = None
+        self._loss_before: float | None = None
         self._rate = -1.0
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
@@ -251,7 +252,7 @@ class Session:
             self._kept.steps[-1].loss = loss  # of this rank
         if loss is not None and self.ranks.are_shared:
             loss = mean_over_ranks(loss)
-        self._moment.loss = self._loss = loss
+        self._moment.loss, self._loss, self._loss_before = loss, loss, self._loss
         self._limit = limit if limit is None else float(limit)
         self._end_warm_up()
         if self._recorded is not None:
@@ -518,6 +519,8 @@ class Session:
 
     def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
         """Print an event and note its cause; one line for both."""
+        if alarm.quantity == "loss":  # whose baseline lies where a line through older ones does
+            alarm = replace(alarm, baseline=self._loss_before)
         if cause is not None:
             self.causes.append(cause)
             self.voice.note("cause", **cause.model_dump())
@@ -659,9 +662,9 @@ class Session:
     def _say_where_it_is(self) -> None:
         loss = "" if self._loss is None else f", loss {self._loss:.4g}"
         usual = self._pulse.usual
-        pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
+        pace = f", rate {self._rate_now():.3g}, {usual:.2g} s/step" if usual else ""
         if usual and self.targets.rows:
-            pace += f", {self.targets.rows / usual:,.0f} targets a second"
+            pace += f", {self.targets.rows / usual:,.0f} targets/s"
         if usual and isinstance(self._planned, int) and self._planned > self.step:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
