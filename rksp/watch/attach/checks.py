@@ -140,7 +140,7 @@ class Checks:
                 text += f", and {short(self._peak, 2)} before: its schedule is over"
             yield from self._once("no rate", "rate", f"{text}; look at its schedule")
         if self.step == _DAYS and self.dropout >= _NEARLY_ALL:
-            yield from self._once("dropout", "setting", self.dropout_text)
+            yield from self._once("dropped", "setting", self.dropout_text)
 
     @property
     def dropout(self) -> float:
@@ -322,10 +322,7 @@ class Checks:
         if self.step == _LATER[0]:
             self._reached.clear()
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        with_grad = [(n, g) for n, p in named if (g := _dense(p.grad)) is not None]
-        largest = [g.abs().amax() for _, g in with_grad]
-        sizes = torch.stack([x.float() for x in largest]).tolist() if largest else []
-        reached = {n for (n, _), size in zip(with_grad, sizes, strict=False) if size != 0}
+        reached = {n for n, p in named if (g := _dense(p.grad)) is not None and _is_any(g)}
         for name, _ in named:
             self._reached[name] = self._reached.get(name, False) or name in reached
         if self.step not in (_EARLY[-1], _LATER[-1]) or not reached:
@@ -479,3 +476,8 @@ def _dense(grad: Tensor | None) -> Tensor | None:
 def _shrinks(group: dict[str, Any]) -> float:
     """Return the share of a weight that decay takes off at each step of a rate times a decay."""
     return abs(float(group.get("lr", 0.0)) * float(group.get("weight_decay", 0.0) or 0.0))
+
+
+def _is_any(grad: Tensor) -> bool:
+    # A few numbers nearly always tell it.
+    return bool(grad.reshape(-1)[:: -(-grad.numel() // _ENTRIES)].any()) or bool(grad.any())

@@ -82,9 +82,7 @@ class Session:
         raises_stop: Whether an alarm that is to stop the run raises `SystemExit`; otherwise the
             gradients of the step are dropped, and `was_stopped` says so.
         was_stopped: Whether an alarm was to stop the run.
-        watch: Readings, alarms, costs and silent monitors.
-        causes: What was found of alarms, in order.
-        interventions: Those that act on the run, and `responds` whether there are any.
+        watch, causes: Readings and alarms, and what was found of these, in order.
     """
 
     raises_stop = True
@@ -634,9 +632,8 @@ class Session:
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
         """Say in a line what happened."""
-        losses = "" if self._loss is None else f", loss {self._loss:.4g}"
-        if self.expected.losses and self._loss is not None:
-            losses = f", loss {self.expected.losses[0]:.4g} → {self._loss:.4g}"
+        first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
+        losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
         steps = f"the run {how} after {self.step + 1} steps in {seconds:.0f} s"
         return f"{steps}{losses}; {self._alarms_so_far}"
