@@ -34,6 +34,7 @@ from rksp.documents.confirm import WatchReport
 
 SCRIPT = Path(__file__).with_name("unseen_script.py")
 SHAPES = SCRIPT.with_name("unseen_shapes.py")
+STYLES = SCRIPT.with_name("unseen_styles.py")
 TABLE = Path(__file__).with_suffix(".csv")
 UNTRAINED = r"optimizer (never|does not|has not|was not)|not in the optimizer|never got"
 BETWEEN = r"without (it|the optimizer|a step)|not the optimizer|between"
@@ -206,6 +207,42 @@ HEALTHY_SHAPES: dict[str, int] = dict.fromkeys(
     1,
 )
 
+# Of the third, written in session 22 before its author had read a rule.
+HARMFUL_STYLES: dict[str, Fault] = {
+    "gpt:mask_missing": Fault(r"leak|too good|mask"),
+    "gpt:projections_large": Fault(r"initiali[sz]"),
+    "gpt:rate_in_percent": Fault(r"\brate\b|warm", UNLEARNT + "|" + GONE_ON),
+    "gpt:same_loader": Fault(r"same batch|repeat|too good|leak"),
+    "series:labels_next_row": Fault(r"label|target.*(nothing|random)|data"),
+    "series:inputs_unscaled": Fault(r"input|scale of|initiali[sz]", UNLEARNT),
+    "series:no_grad_left": Fault(r"no gradient|gradient.*(zero|none|\b0\b)|detach|no_grad"),
+    "trainer:rate_forgotten_zeros": Fault(r"\brate\b|hardly move|do not move"),
+    "trainer:masked_all": Fault(r"label|target|mask", r"data|nan|not finite"),
+    "gpt:file_ends_late": Fault(DATA + "|too good", GONE_ON + "|fell"),
+    "gpt:rate_late": Fault(r"\brate\b", GONE_ON),
+    "gpt:tokens_late": Fault(DATA, GONE_ON),
+    "gpt:ema_empty_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "series:classes_late": Fault(DATA, GONE_ON),
+    "series:weight_nan_late": Fault(r"script|auxiliary|what backward|added", GONE_ON),
+    "trainer:layer_new_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "trainer:term_late": Fault(r"script|auxiliary|what backward|added", GONE_ON),
+    "gpt:resume_moments": Fault(r"state|resume|continue", GONE_ON + r"|\brate\b", 2),
+    "gpt:resume_rate": Fault(r"\brate\b|continue", GONE_ON + "|resume", 2),
+    "gpt:resume_prefix": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "gpt:resume_tokens": Fault(r"continue|resume|data|weights", GONE_ON, 2),
+    "series:resume_head_new": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "series:resume_rounded": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "trainer:resume_old": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "trainer:resume_shifted": Fault(r"continue|resume|data|label", GONE_ON, 2),
+}
+HARMLESS_STYLES: dict[str, int] = dict.fromkeys(
+    ("gpt:rate_cut", "gpt:batch_doubled", "series:smoothed", "series:stem_frozen"), 1
+) | dict.fromkeys(("gpt:resume", "series:resume", "trainer:resume"), 2)
+HEALTHY_STYLES: dict[str, int] = dict.fromkeys(
+    ("gpt:", "gpt:small", "series:", "series:sgd", "trainer:", "trainer:adafactor"), 1
+)
+STYLED = HARMFUL_STYLES | HARMLESS_STYLES | HEALTHY_STYLES
+
 
 class Row(NamedTuple):
     """A run of the table."""
@@ -224,7 +261,7 @@ def watched(fault: str, seed: int, parts: int, python: str = sys.executable) -> 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "watch.jsonl"
         for part in range(1, parts + 1):
-            source = SHAPES if ":" in fault else SCRIPT
+            source = STYLES if fault in STYLED else SHAPES if ":" in fault else SCRIPT
             script = [python, str(source), fault, str(seed), folder, str(part)]
             options = ["--log", str(log), "--on-alarm", "stop", "--status", "5"]
             subprocess.run(
@@ -260,9 +297,11 @@ def judged(fault: Fault, alarms: str, causes: str) -> str:
 
 def row_of(fault: str, seed: int) -> Row:
     """Run and judge one fault."""
-    harmful = (HARMFUL | HARMFUL_SHAPES).get(fault)
-    harmless = HARMLESS | HARMLESS_SHAPES
-    parts = harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES)[fault]
+    harmful = (HARMFUL | HARMFUL_SHAPES | HARMFUL_STYLES).get(fault)
+    harmless = HARMLESS | HARMLESS_SHAPES | HARMLESS_STYLES
+    parts = (
+        harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES)[fault]
+    )
     report = watched(fault, seed, parts)
     alarms, causes, step = said(report)
     kind = "harmful" if harmful else "harmless" if fault in harmless else "healthy"
@@ -273,9 +312,9 @@ def row_of(fault: str, seed: int) -> Row:
 
 def planned() -> Iterator[str]:
     """Yield the name of every run."""
-    yield from HEALTHY | HEALTHY_SHAPES
-    yield from HARMLESS | HARMLESS_SHAPES
-    yield from HARMFUL | HARMFUL_SHAPES
+    yield from HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES
+    yield from HARMLESS | HARMLESS_SHAPES | HARMLESS_STYLES
+    yield from HARMFUL | HARMFUL_SHAPES | HARMFUL_STYLES
 
 
 def show(rows: list[Row]) -> None:

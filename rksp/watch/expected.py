@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rksp.documents.confirm import Cause
+
 Word = Literal[
     "start_high",
     "worse_than_nothing",
@@ -40,30 +42,33 @@ _EACH = 100  # targets of each class were seen: few are as dense; of two or thre
 _FEW_CLASSES, _LONG = 3, 400  # a task may be so hard that it takes longer
 UNTOLD = 0.02  # nats that a token tells of its target: in no text, nor in any pairs that belong
 _RISE, _SHARE, _LASTS = 0.5, 0.25, 20  # nats, of what was learned, steps
+_LOST = 0.15  # of a loss, against its own best
 _NOISES = 4.0  # standard errors of a smoothed loss that no rule takes for a change
 _JUMP, _JUMPS, _IN_A_ROW = 0.25, 5.0, 3  # nats, standard deviations of a loss, steps
 _QUICK, _TOO_GOOD = 200, 0.25  # steps, share of the entropy of pairs
 _CONTINUES = 0.3  # nats between the end of a run and the start of the one that goes on with it
 
 
-@dataclass(frozen=True, slots=True)
-class Symptom:
-    """A loss that is not what it should be.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it should be, and needs no baseline.
 
     Attributes:
-        word: What kind.
-        step: When it was seen.
-        loss: The smoothed loss, in nats.
+        name: Of the finding, for the log: of what is wrong with a loss, a `Word`.
+        text: What was seen, with its number, and what to do.
+        cause: As in `CauseReport`, where the finding shows it; empty where one is to be looked for.
+        module: Path of the module or parameter; empty where it is none.
+        value: The number; of a loss the smoothed one, in nats.
         reference: What it is compared with.
-        text: Both in words.
         is_critical: Whether training on is of no use.
     """
 
-    word: Word
-    step: int
-    loss: float
-    reference: float
+    name: str
     text: str
+    cause: Cause | None = None
+    module: str = ""
+    value: float = 0.0
+    reference: float | None = None
     is_critical: bool = False
 
 
@@ -132,11 +137,11 @@ class Expected:
     siblings: Sequence[Sibling] = ()
     seen: int = 0
     losses: list[float] = field(default_factory=list)
-    said: set[Word] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
     best: float = math.inf
     _above: int = 0
 
-    def feed(self, loss: float, of: Reference, *, settled: int | None) -> Iterator[Symptom]:
+    def feed(self, loss: float, of: Reference, *, settled: int | None) -> Iterator[Finding]:
         """Judge the loss of the next step; yields what is seen for the first time.
 
         Args:
@@ -157,8 +162,8 @@ class Expected:
         )
         for rule in rules:
             found = rule(of, settled)
-            if found is not None and found.word not in self.said:
-                self.said.add(found.word)
+            if found is not None and found.name not in self.said:
+                self.said.add(found.name)
                 yield found
 
     @property
@@ -172,6 +177,11 @@ class Expected:
         return sum(part) / len(part)
 
     @property
+    def has_learned(self) -> bool:
+        """Whether the smoothed loss was once well below what it is."""
+        return bool(self.losses) and self.best < (1 - _LOST) * self.smooth()
+
+    @property
     def noise(self) -> float:
         """The standard error of a smoothed loss."""
         jumps = np.diff(self.losses[-64:])
@@ -179,10 +189,13 @@ class Expected:
 
     def _symptom(
         self, word: Word, reference: float, text: str, *, is_critical: bool = False
-    ) -> Symptom:
-        return Symptom(word, self.step, self.smooth(), reference, text, is_critical)
+    ) -> Finding:
+        value = self.smooth()
+        return Finding(
+            name=word, text=text, value=value, reference=reference, is_critical=is_critical
+        )
 
-    def _start(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _start(self, of: Reference, settled: int | None) -> Finding | None:
         first, nothing = self.losses[0], of.nothing
         if "does_not_continue" in self.said or self.step:
             return None
@@ -191,7 +204,7 @@ class Expected:
             return self._symptom("start_high", nothing, f"{text} (ln {of.classes})")
         return None
 
-    def _continues(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _continues(self, of: Reference, settled: int | None) -> Finding | None:
         if self.before is None or self.step not in (2, 14) or "does_not_continue" in self.said:
             return None
         now = float(np.mean(self.losses[-5:]))
@@ -203,7 +216,7 @@ class Expected:
         )
         return self._symptom("does_not_continue", self.before, f"{text}: it does not continue")
 
-    def _jumps(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _jumps(self, of: Reference, settled: int | None) -> Finding | None:
         """Compare the newest losses with those just before."""
         if self.step < 2 * SMOOTH + _IN_A_ROW:
             return None
@@ -218,7 +231,7 @@ class Expected:
         )
         return self._symptom("jump", level, text)
 
-    def _rises(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _rises(self, of: Reference, settled: int | None) -> Finding | None:
         """Compare the smoothed loss with its own minimum, and with knowing nothing."""
         if self.step + 1 < SMOOTH:
             return None
@@ -239,7 +252,7 @@ class Expected:
         text = f"for {_LASTS} steps the loss is above its own best: {now:.4g} after {self.best:.4g}"
         return self._symptom("above_best", self.best, text, is_critical=True)
 
-    def _begins(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _begins(self, of: Reference, settled: int | None) -> Finding | None:
         """Tell whether the loss will at its pace ever be below what frequencies alone give."""
         steps = self.step + 1
         is_early = steps < _EARLIEST or settled is None or steps < settled + _SETTLED
@@ -279,7 +292,7 @@ class Expected:
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")
 
-    def _falls(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _falls(self, of: Reference, settled: int | None) -> Finding | None:
         if of.pairs is None or of.pairs < 0.5 or not SMOOTH <= self.step < _QUICK:
             return None
         now = self.smooth()
@@ -291,7 +304,7 @@ class Expected:
         )
         return self._symptom("too_good", of.pairs, text)
 
-    def _behind(self, of: Reference, settled: int | None) -> Symptom | None:
+    def _behind(self, of: Reference, settled: int | None) -> Finding | None:
         """Compare with earlier runs of the same command, as many targets into them."""
         if self.step % 10 or self.step < 2 * _LASTS or self.before is not None:
             return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from support.places import ROOT
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,9 +19,9 @@ import rksp
 from rksp.documents.confirm import Cause
 from rksp.own_runs.record import is_of_old_watch
 from rksp.report.glossary import find_word
-from rksp.watch.attach.cause import _written
 from rksp.watch.attach.kept import Kept
 from rksp.watch.attach.targets import words_of
+from rksp.watch.attach.trial import tried
 from rksp.watch.expected import (
     Expected,
     Reference,
@@ -36,7 +37,7 @@ OF = Reference(classes=64, entropy=3.3, pairs=2.4, information=0.8, is_dense=Tru
 
 def said(losses, of=OF, **before) -> list[str]:
     expected = Expected(**before)
-    return [one.word for x in losses for one in expected.feed(float(x), of, settled=1)]
+    return [one.name for x in losses for one in expected.feed(float(x), of, settled=1)]
 
 
 def falling(steps=160, start=4.2, end=2.5, noise=0.05) -> np.ndarray:
@@ -167,24 +168,8 @@ def test_a_step_that_moves_nothing_is_told_of(tmp_path, fault, name):
     assert name in log and name not in (run(tmp_path), (tmp_path / ".jsonl").read_text())[1]
 
 
-def test_tensors_that_move_apart_from_all_others_were_written_to():
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
-    kept = Kept(model, 1e9, is_compiled=False)
-    report = lambda cause, text, module: (cause, module)
-    for step in range(40):
-        kept.begin(step)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn_like(p), alpha=1e-3)
-    of = SimpleNamespace(kept=kept, step=39, has_moved=True, report=report)
-    assert _written(of) is None
-    nn.init.normal_(model[2].weight)
-    assert _written(of) == ("written", "2.weight")
-    with torch.no_grad():
-        for p in model.parameters():  # as a rate that is too high does
-            p.add_(torch.randn_like(p))
-    assert _written(of) is None
+def test_weights_that_are_written_between_two_steps_are_told_of_at_once(tmp_path):
+    assert "written" in run(tmp_path, "written")[1] and "written" not in run(tmp_path)[1]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +213,72 @@ def test_a_leak_is_seen_by_what_moves_and_a_double_shift_by_its_labels(
     assert [one.quantity for one in watched.alarms] == ([expected] if expected else [])
 
 
+class Asked(Attending):
+    """It computes its own loss, of targets that it gets by position."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = super().forward(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def asked(log: Path, ahead: int = 1, *, steps: int = 6, parts: int = 1, **given: str) -> list[str]:
+    """Train in so many parts with one log; return the names of the last part's alarms."""
+    torch.manual_seed(0)
+    net = Asked(is_causal=True)
+    following, state = torch.randperm(32), {}
+    for _ in range(parts):
+        optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+        if state and given.get("state") == "loaded":
+            optimizer.load_state_dict(state)
+        with rksp.watch(net, optimizer, log=log) as watched:
+            if (prefix := given.get("prefix")) is not None:
+                named = {prefix + name: p for name, p in net.state_dict().items()}
+                net.load_state_dict(named, strict=False)
+            for _ in range(steps):
+                rows = torch.randint(32, (8, 1))
+                for _ in range(17):
+                    rows = torch.cat([rows, following[rows[:, -1:]]], 1)
+                net(rows[:, :16], rows[:, ahead:][:, :16])[1].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        state = optimizer.state_dict()
+    return [one.quantity for one in watched.alarms]
+
+
+def test_targets_given_by_position_are_not_taken_for_inputs(tmp_path):
+    assert asked(tmp_path / "a.jsonl") == []
+    assert asked(tmp_path / "b.jsonl", ahead=0) == ["labels are inputs"]
+
+
+def test_a_state_of_which_nothing_fits_is_told_of(tmp_path):
+    assert asked(tmp_path / "a.jsonl", prefix="module.") == ["not loaded"]
+    assert asked(tmp_path / "b.jsonl", prefix="") == []
+
+
+def test_a_run_that_goes_on_without_its_optimizers_state_is_told_of(tmp_path):
+    assert asked(tmp_path / "a.jsonl", steps=40, parts=2) == ["no state"]
+    assert asked(tmp_path / "b.jsonl", steps=40, parts=2, state="loaded") == []
+
+
+def test_a_shorter_step_is_tried_from_the_first_weights_and_leaves_the_present_ones():
+    torch.manual_seed(0)
+    net, following = Asked(is_causal=True), torch.randperm(32)
+    kept = Kept(net, 1e9, is_compiled=False)
+    for step in range(12):
+        kept.begin(step)
+        x = torch.randint(32, (8, 16))
+        kept.add((x, following[x]), {})
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(torch.randn_like(p), alpha=30)  # as steps that are far too long
+    present = [p.clone() for p in net.parameters()]
+    until = math.inf
+    now, then = tried(kept, net, 0.05, until=until, is_new=True)
+    assert then < 3 < now and tried(kept, net, 1e-9, until=until) is None
+    assert tried(kept, net, 0.05, until=0.0, is_new=True) is None
+    assert all(map(torch.equal, present, net.parameters()))
+
+
 def test_gradients_that_stay_are_told_of(tmp_path):
     assert run(tmp_path, "zero")[1][:1] == ["script"]
 
@@ -244,9 +295,17 @@ def test_a_healthy_run_has_no_cause_and_the_same_losses(tmp_path):
     assert steps[-1]["own"] == pytest.approx(losses[-1], rel=1e-5)
 
 
-@pytest.mark.parametrize("word", [*get_args(Cause), *get_args(Word)])
+SOURCES = "".join(path.read_text() for path in (ROOT / "rksp/watch/attach").glob("*.py"))
+FOUND = set(re.findall(r'(?:_once|Finding)\(\s*(?:name=)?"([^"]+)"', SOURCES))
+
+
+@pytest.mark.parametrize("word", sorted({*get_args(Cause), *get_args(Word), *FOUND}))
 def test_every_word_of_a_cause_or_of_what_is_expected_is_explained(word):
     assert find_word(word) is not None
+
+
+def test_the_words_of_findings_are_found_and_another_is_unknown():
+    assert {"no state", "never zeroed", "looks ahead"} <= FOUND and find_word("no finding") is None
 
 
 def test_a_schedule_is_what_its_rates_show():

@@ -157,15 +157,43 @@ def test_a_cap_of_the_logits_leaves_no_law_to_read_and_is_said() -> None:
     assert monitor.read(Moment(step=0, model=nn.Identity())) == []
 
 
-def test_attention_that_nothing_sees_is_named_after_the_first_sampled_step() -> None:
-    model = _of_its_own("xglm")
+class _Strangers(nn.Module):
+    """Attention of one head, `[batch, tokens, tokens]`, as a stranger's class has it."""
+
+    def __init__(self, *, is_softmax: bool) -> None:
+        super().__init__()
+        self.words, self.keys, self.is_softmax = nn.Embedding(64, 16), nn.Linear(16, 16), is_softmax
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        logits = torch.einsum("bih,bjh->bij", x, self.keys(x)) / 4
+        weights = logits.softmax(-1) if self.is_softmax else logits.relu()
+        return (self.keys(x).softmax(-1) + weights @ x).square().mean()
+
+
+@pytest.mark.parametrize("is_softmax", [True, False])
+def test_attention_of_a_strangers_class_is_seen_by_its_softmax(is_softmax: bool) -> None:
+    model = _Strangers(is_softmax=is_softmax)
     watch = Watch([AttentionEntropy(), MultiMaximum()])
     assert watch.bind(model) == {}
     watch.begin_step(0)
-    model(TOKENS, labels=TOKENS).loss.backward()
+    model(TOKENS).backward()
     watch.after_backward(Moment(step=0, model=model))
-    assert watch.readings == [] and len(watch.silent) == 2
-    assert all("no attention call was seen" in reason for reason in watch.silent.values())
+    if not is_softmax:  # said after the first step
+        assert watch.readings == [] and len(watch.silent) == 2
+        assert all("no attention call was seen" in reason for reason in watch.silent.values())
+    else:  # and a softmax over anything but tokens, as of a router, is none
+        assert watch.silent == {} and len(values_of(watch.readings, "attention_entropy")) == 1
+
+
+def test_heads_that_all_take_one_token_are_told_of_from_the_start() -> None:
+    monitor = AttentionEntropy()
+    monitor.bind(tiny("gpt2"))
+    for step, entropies in enumerate(([0.5, 0.0], [0.0, 0.001])):
+        found = monitor.readings_of("a", {"attention_entropy": torch.tensor(entropies)}, step)
+        assert values_of(found, "collapsed_share") == {"a": 0.5 * (step + 1)}
+    assert len(alarms_of("collapsed_share", {"a": [1.0, 1.0]})) == 1
+    assert alarms_of("collapsed_share", {"a": [0.75, 0.75]}) == []
 
 
 def test_masks_caps_and_groups_of_a_call() -> None:

@@ -252,7 +252,11 @@ def fused_attention(call: AttentionCall) -> Tensor:
 
 
 class _Watcher(AttentionTap):
-    """Observes fused attention, and every other softmax over the keys of `[batch, heads, …]`."""
+    """Observes fused attention, and every other softmax over keys.
+
+    Those are the last dimension of `[batch, heads, queries, keys]`, and of `[batch, tokens,
+    tokens]`.
+    """
 
     def __init__(self, look: Look) -> None:
         super().__init__(look)
@@ -263,8 +267,12 @@ class _Watcher(AttentionTap):
         if func in _SOFTMAX and not (self.is_inside or _IS_MEASURING.get()):
             logits = args[0] if args else kwargs.get("input")
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-            if isinstance(logits, Tensor) and logits.dim() == 4 and dim in (-1, 3):
-                self.handle(AttentionCall(logits=logits))
+            if isinstance(logits, Tensor) and dim in (-1, logits.dim() - 1):
+                # Those of a router or of classes are not of a token against each.
+                is_square = logits.dim() == 3 and logits.shape[-1] == logits.shape[-2] > 1
+                if logits.dim() == 4 or is_square:
+                    whole = logits.unsqueeze(1) if is_square else logits
+                    self.handle(AttentionCall(logits=whole))
         return super().__torch_function__(func, types, args, kwargs)
 
     def shown(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
+from rksp.watch.attach.trial import STEPS, tried
 from rksp.watch.expected import UNTOLD
 from rksp.watch.groups import local
 
@@ -25,15 +28,18 @@ _LONE = 30.0  # times the second largest change: no optimizer moves one number o
 _FEWEST = 16  # numbers of a tensor of which one can be alone
 _OUTLIER = 8.0  # robust standard deviations of a batch's loss from those of its neighbors
 _MATTERS = 0.05  # of the loss
-_APART, _WIDER = 20.0, 3.0  # times the median tensor's pace, times its own pace before
 _EARLY = 100  # steps in which a run that never warmed up is said to have lacked it
 _RECENT = 20  # steps that a usual ratio is of: that with label smoothing drifts
 _FACTOR = 1.4  # by which the script's loss changes against the model's, and no term that it adds
 _STARVED = 0.5  # of the entries of an optimizer whose epsilon swallows them
 _UNMOVED, _CLIPPED, _DECAYS = 0.5, 0.01, 0.01
 _DROPS = 0.6  # of what passes; papers use 0.5 at most
-_FURTHER = (8.0, 64.0, 512.0, 4096.0)  # times the way of the last steps
-_SLOW = frozenset({"not_begun", "worse_than_frequencies", "plateau", "behind"})
+_SHORTER = {"a quarter": 1 / 4, "1/16": 1 / 16, "1/64": 1 / 64}
+_LONGER = tuple(8.0**power for power in range(1, 7))
+_SECONDS = 60.0  # for all trials at an alarm
+_UNLEARNT = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
+_SLOW = _UNLEARNT | {"behind"}
+_TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
 _HARMFUL: dict[str, Cause] = {
     "learning rate": "rate",
@@ -69,6 +75,8 @@ class Evidence:
         is_faithful: Whether a repeated step once gave the loss that the script had.
         has_loaded: Whether the script loaded weights or a state.
         before: Why this run may not continue the one before it; empty if it does not go on.
+        starved: The share of second moments that ε swallows; None where there are none.
+        has_learned: Whether the loss was once well below what it is.
     """
 
     kept: Kept
@@ -86,6 +94,8 @@ class Evidence:
     is_faithful: bool = False
     has_loaded: bool = False
     before: str = ""
+    starved: float | None = None
+    has_learned: bool = False
     ruled_out: list[str] = field(default_factory=list)
 
     @property
@@ -112,10 +122,11 @@ def diagnose(of: Evidence) -> CauseReport:
         _resumed,
         _start,
         _changed,
-        _alone_changed,
-        _written,
+        _weight,
+        _gradient,
         _repeated,
         _slow,
+        _lengths,
     ):
         found = look(of)
         if found is not None:
@@ -236,7 +247,9 @@ def _script(of: Evidence) -> CauseReport | None:
 def _resumed(of: Evidence) -> CauseReport | None:
     if not of.before or of.step >= _EARLY:
         return None
-    return of.report("rate" if of.before.startswith("the learning rate") else "state", of.before)
+    causes: dict[str, Cause] = {"the learning rate": "rate", "its data": "data"}
+    found = (cause for start, cause in causes.items() if of.before.startswith(start))
+    return of.report(next(found, "state"), of.before)
 
 
 def _start(of: Evidence) -> CauseReport | None:
@@ -283,11 +296,7 @@ def _changed(of: Evidence) -> CauseReport | None:
     """Find what the script changed shortly before."""
     checks, step = of.checks, of.step
     if checks.written_at is not None and step - checks.written_at <= _EARLY:
-        text = (
-            f"before step {checks.written_at} the weights were changed without the optimizer, by "
-            f"{checks.written:.3g} times its usual step; look for what writes to them"
-        )
-        return of.report("written", text)
+        return of.report("written", checks.written_text)
     if checks.lost_state_at is not None and step - checks.lost_state_at <= _EARLY:
         text = (
             f"the optimizer lost its state at step {checks.lost_state_at} (made anew, or not "
@@ -323,31 +332,6 @@ def _shorter(of: Evidence) -> str:
         if short < now
         else ""
     )
-
-
-def _alone_changed(of: Evidence) -> CauseReport | None:
-    return _weight(of.step, of.kept) or _gradient(of.step, of.kept)
-
-
-def _written(of: Evidence) -> CauseReport | None:
-    """Find the few tensors that moved far while all others moved as they did before.
-
-    A rate that is too high, or a batch, moves all of them.
-    """
-    paces = of.kept.paces(of.step + of.has_moved)
-    usual = statistics.median(paces.values()) if len(paces) >= _FEWEST // 2 else 0.0
-    if not 0 < usual < _WIDER:
-        return None
-    apart = {n: pace for n, pace in paces.items() if pace > _APART * usual}
-    if not apart or len(apart) > len(paces) / 4:
-        return None
-    name = max(apart, key=apart.__getitem__)
-    text = (
-        f"{name} moved {apart[name]:.3g} times as far in a step as before, and the median tensor "
-        f"{usual:.2g} times: the weights were changed without the optimizer; look for what writes "
-        "to them"
-    )
-    return of.report("written", text, name)
 
 
 def _repeated(of: Evidence) -> CauseReport | None:
@@ -387,110 +371,88 @@ def _slow(of: Evidence) -> CauseReport | None:
     """Find why a run does not learn."""
     if not of.words & (_SLOW | {"above_best", "starved_share"}):
         return None
-    checks, told = of.checks, of.targets.information
-    if told is not None and told < UNTOLD:
-        text = (
-            f"a token tells {max(told, 0.0):.2g} nats of its label: the labels have nothing to do "
-            "with the inputs; look at how both are paired"
-        )
-        return of.report("labels", text)
-    if checks.unmoved and _UNMOVED <= statistics.median(checks.unmoved) < 1 and any(checks.rates):
-        return of.report("precision", checks.unmoved_text)
-    starved = _starved(of)
-    if checks.clip <= _CLIPPED and (starved is None or starved >= _STARVED):
-        text = (
+    checks, told, starved = of.checks, of.targets.information, of.starved
+    unmoved = statistics.median(checks.unmoved or [0.0])
+    is_starved = starved is not None and starved >= _STARVED
+    rows: tuple[tuple[bool, Cause, str], ...] = (
+        (
+            told is not None and told < UNTOLD,
+            "labels",
+            f"a token tells {max(told or 0.0, 0.0):.2g} nats of its label: the labels have nothing "
+            "to do with the inputs; look at how both are paired",
+        ),
+        (_UNMOVED <= unmoved < 1 and any(checks.rates), "precision", checks.unmoved_text),
+        (
+            checks.clip <= _CLIPPED and (starved is None or is_starved),
+            "clip",
             f"the clip leaves {100 * checks.clip:.2g} % of the gradients in the median step, so "
-            "that steps are that much shorter; raise it, or mind the scale of the loss"
-        )
-        return of.report("clip", text)
-    if starved is not None and starved >= _STARVED:
-        text = f"the optimizer's ε is above {100 * starved:.3g} % of its second moments; lower ε"
-        return of.report("precision", text)
-    if checks.decays >= _DECAYS:
-        return of.report("decay", checks.decay_text)
-    drops = [m.p for m in of.kept.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
-    if drops and max(drops) >= _DROPS:
-        text = f"dropout takes {100 * max(drops):.3g} % of what passes through it; lower it"
-        return of.report("setting", text)
-    return _longer(of) if of.words & _SLOW else None
+            "that steps are that much shorter; raise it, or mind the scale of the loss",
+        ),
+        (
+            is_starved,
+            "precision",
+            f"the optimizer's ε is above {100 * (starved or 0):.3g} % of its second moments; "
+            "lower ε",
+        ),
+        (checks.decays >= _DECAYS, "decay", checks.decay_text),
+        (checks.dropout >= _DROPS, "setting", checks.dropout_text),
+    )
+    return next((of.report(cause, text) for holds, cause, text in rows if holds), None)
 
 
-def _starved(of: Evidence) -> float | None:
-    """Return the share of second moments that ε swallows; None of an optimizer that has none."""
-    shares = []
-    for one in of.optimizers:
-        for group in one.param_groups:
-            eps = float(group.get("eps", 0.0) or 0.0)
-            for p in group["params"]:
-                second = one.state.get(p, {}).get("exp_avg_sq")
-                if isinstance(second, Tensor) and second.numel():
-                    flat = local(second).reshape(-1)
-                    part = flat[:: -(-len(flat) // 256)].float()
-                    seen = part[part > 0]
-                    if len(seen):
-                        shares.append(float((seen.sqrt() < 10 * eps).float().mean()))
-    return statistics.median(shares) if shares else None
-
-
-def _longer(of: Evidence) -> CauseReport | None:
-    """Tell whether longer steps in the same direction would be better."""
-    steps = [one for one in of.kept.steps if one.passes]
-    if of.called is None or not steps or not of.kept.earlier:
+def _lengths(of: Evidence) -> CauseReport | None:
+    """Tell whether steps of another length would learn what those of the run do not."""
+    first, last = of.checks.first_length, of.checks.length
+    if of.called is None or of.has_learned or not of.words & (_UNLEARNT | _TOO_LONG):
         return None
-    steps = steps[-4:]
-    with of.kept.repeating():
-        present = losses_of(steps, of.called)
-        for factor in _FURTHER:
-            with of.kept.between(factor):
-                further = losses_of(steps, of.called)
-            known = [i for i, loss in enumerate(further) if math.isfinite(loss)]
-            if len(known) < 3 or not _rises(further, present, known):
-                break
-            now, then = (
-                statistics.median(losses[i] for i in known) for losses in (present, further)
+    trial = partial(tried, of.kept, of.called, until=time.monotonic() + _SECONDS)
+    for name, factor in _SHORTER.items():
+        if found := trial(first * factor, is_new=True):
+            text = (
+                f"{STEPS} steps of {name} of the length of the run's first ones, from its first "
+                f"weights on, reach a loss of {found[1]:.4g}, and the run is at {found[0]:.4g}; "
+                "lower the learning rate"
             )
-            if now - then > _MATTERS / 2 * abs(now):
-                text = (
-                    f"{factor:g} times the way of the last steps gives a loss of {then:.4g} on the "
-                    f"same batches, now {now:.4g}: the steps are too short; raise the learning rate"
-                )
-                return of.report("rate", text)
-    of.ruled_out.append("a longer step is no better")
+            return of.report("rate", text)
+    for factor in _LONGER if of.words & _UNLEARNT else ():
+        if found := trial(last * factor):
+            text = (
+                f"{STEPS} steps of {factor:g} times the length bring the loss of other batches "
+                f"from {found[0]:.4g} to {found[1]:.4g}; raise the learning rate"
+            )
+            return of.report("rate", text)
+    of.ruled_out.append("neither a shorter nor a longer step learns")
     return None
 
 
-def _weight(step: int, kept: Kept) -> CauseReport | None:
+def _weight(of: Evidence) -> CauseReport | None:
     """Find a weight that moved alone, by more than the weights of its tensor are large."""
-    for name, parameter in kept.parameters.items():
-        now, before = local(parameter), kept.earlier.get(name)
+    for name, parameter in of.kept.parameters.items():
+        now, before = local(parameter), of.kept.earlier.get(name)
         change = now if before is None else now - before.to(now)
         alone = _alone(change)
         if alone and (before is None or alone >= 3 * _size(before)):
-            return CauseReport(
-                step=step,
-                cause="weight",
-                module=name,
-                text=f"one number of {name} changed, and the optimizer did not do it: a bit has "
-                "flipped; go back to a state from before it, and test the device",
+            text = (
+                f"one number of {name} changed, and the optimizer did not do it: a bit has "
+                "flipped; go back to a state from before it, and test the device"
             )
+            return of.report("weight", text, name)
     return None
 
 
-def _gradient(step: int, kept: Kept) -> CauseReport | None:
+def _gradient(of: Evidence) -> CauseReport | None:
     """Find a gradient of which one number is larger than all numbers of the model together."""
-    grads = {n: local(p.grad) for n, p in kept.parameters.items() if p.grad is not None}
+    grads = {n: local(p.grad) for n, p in of.kept.parameters.items() if p.grad is not None}
     sizes = {name: _size(grad) * math.sqrt(grad.numel()) for name, grad in grads.items()}
     for name, grad in grads.items():
         alone = _alone(grad)
         others = math.hypot(*(size for other, size in sizes.items() if other != name))
         if alone and not alone <= others:
-            return CauseReport(
-                step=step,
-                cause="gradient",
-                module=name,
-                text=f"one number of the gradient of {name} is larger than all others together: a "
-                "bit has flipped; drop this step, and test the device",
+            text = (
+                f"one number of the gradient of {name} is larger than all others together: a "
+                "bit has flipped; drop this step, and test the device"
             )
+            return of.report("gradient", text, name)
     return None
 
 

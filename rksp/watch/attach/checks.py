@@ -16,9 +16,10 @@ from rksp.documents.confirm import Cause
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.watch.attach.targets import Targets
+from rksp.watch.expected import Finding
 from rksp.watch.groups import local
 
-_TENSORS, _ENTRIES = 24, 32  # that are sampled, and entries of each
+_TENSORS, _ENTRIES = 64, 12  # that are sampled, and entries of each
 _FIRST = 5
 _EARLY, _LATER = range(_FIRST), range(40, 40 + _FIRST)  # steps whose every gradient is looked at
 _DAYS = 20  # newest steps that a fact is a median of
@@ -30,29 +31,11 @@ _CLIPPED = 0.01  # of a gradient that a clip leaves
 _RESTS = 0.5  # of the numbers that have a gradient
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
+_AT_ONCE = 8.0  # times the usual step, for a write that is told of by itself
+_NO_RATE = 1e-6  # of the highest
+_NEARLY_ALL = 0.9  # of what passes a dropout
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that is wrong by itself, with its cause.
-
-    Attributes:
-        name: Of the finding, for the log.
-        cause: As in `CauseReport`.
-        text: What was seen, with its number, and what to do.
-        module: Path of the module or parameter; empty where it is none.
-        value: The number.
-        is_critical: Whether training on is of no use.
-    """
-
-    name: str
-    cause: Cause
-    text: str
-    module: str = ""
-    value: float = 0.0
-    is_critical: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +61,7 @@ class Checks:
     decays: float = 0.0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_DAYS))
+    _first_steps: list[float] = field(default_factory=list)
     _before: Tensor | None = None
     _after: Tensor | None = None
     _pulled: Tensor | None = None
@@ -88,6 +72,7 @@ class Checks:
     _pulls: bool = False
     _is_standing: bool = False
     _without: int = 0
+    _peak: float = 0.0
     _sampled: list[Tensor] = field(default_factory=list)
 
     def begin(self, step: int) -> None:
@@ -129,6 +114,8 @@ class Checks:
             settled: Whether the rate no longer rises.
         """
         self._weigh()
+        if self.written_at == self.step and self.written > _AT_ONCE:
+            yield from self._once("written at once", "written", self.written_text)
         if limit is not None and norm:
             self.clips.append(min(1.0, limit / norm))
         groups = [group for one in self.optimizers() for group in one.param_groups]
@@ -136,15 +123,43 @@ class Checks:
         decay = [_shrinks(group) for group in groups]
         self.decays = max(decay, default=0.0)
         yield from self._of_targets(loss)
+        yield from self._of_settings()
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
-        if self.step == _DAYS - 1 and not any(self.rates):
-            text = f"the learning rate was 0 in each of {_DAYS} steps; look at its schedule"
-            yield from self._once("no rate", "rate", text)
         if self.step == _DAYS and any(self.rates):
             yield from self._resting(groups)
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
+
+    def _of_settings(self) -> Iterator[Finding]:
+        """Look at the rate and at dropout."""
+        self._peak = max(self._peak, self.rates[-1])
+        if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
+            text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
+            if self._peak:
+                text += f", and {short(self._peak, 2)} before: its schedule is over"
+            yield from self._once("no rate", "rate", f"{text}; look at its schedule")
+        if self.step == _DAYS and self.dropout >= _NEARLY_ALL:
+            yield from self._once("dropped", "setting", self.dropout_text)
+
+    @property
+    def dropout(self) -> float:
+        """The largest share that a module drops of what passes through it."""
+        kind = nn.modules.dropout._DropoutNd
+        return max((m.p for m in self.model.modules() if isinstance(m, kind)), default=0.0)
+
+    @property
+    def dropout_text(self) -> str:
+        """What dropout does, in words."""
+        return f"dropout takes {100 * self.dropout:.3g} % of what passes through it; lower it"
+
+    @property
+    def written_text(self) -> str:
+        """When the weights were changed without the optimizer, in words."""
+        return (
+            f"before step {self.written_at} the weights were changed without the optimizer, by "
+            f"{self.written:.3g} times its usual step; look for what writes to them"
+        )
 
     @property
     def decay_text(self) -> str:
@@ -202,11 +217,11 @@ class Checks:
     @property
     def unmoved_text(self) -> str:
         """How many weights a step leaves as they were, in words."""
-        share = statistics.median(self.unmoved)
+        share, rate = statistics.median(self.unmoved or [0.0]), max(self.rates, default=0.0)
         kinds = sorted({str(p.dtype).removeprefix("torch.") for p in self.model.parameters()})
         return (
             f"{100 * share:.3g} % of the weights are the same before and after a step: updates at "
-            f"a rate of {short(self.rates[-1], 2)} round away in {', '.join(kinds)}; keep the "
+            f"a rate of {short(rate, 2)} round away in {', '.join(kinds)}; keep the "
             "weights in float32"
         )
 
@@ -214,6 +229,16 @@ class Checks:
     def clip(self) -> float:
         """The share of a gradient that the clip leaves, in the median; 1 without a clip."""
         return statistics.median(self.clips) if self.clips else 1.0
+
+    @property
+    def length(self) -> float:
+        """The root mean square of a step over the sampled weights, in the median; 0 if unknown."""
+        return statistics.median(self._steps) if self._steps else 0.0
+
+    @property
+    def first_length(self) -> float:
+        """The largest step of the first ones, as `length`."""
+        return max(self._first_steps, default=0.0)
 
     def was_fresh_now(self) -> bool:
         """Tell whether no optimizer has a state yet; to be asked before the first step's end."""
@@ -297,10 +322,7 @@ class Checks:
         if self.step == _LATER[0]:
             self._reached.clear()
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        with_grad = [(n, g) for n, p in named if (g := _dense(p.grad)) is not None]
-        largest = [g.abs().amax() for _, g in with_grad]
-        sizes = torch.stack([x.float() for x in largest]).tolist() if largest else []
-        reached = {n for (n, _), size in zip(with_grad, sizes, strict=False) if size != 0}
+        reached = {n for n, p in named if (g := _dense(p.grad)) is not None and _is_any(g)}
         for name, _ in named:
             self._reached[name] = self._reached.get(name, False) or name in reached
         if self.step not in (_EARLY[-1], _LATER[-1]) or not reached:
@@ -412,6 +434,8 @@ class Checks:
         self.unmoved.append(same)
         usual = statistics.median(self._steps) if self._steps else moved
         self._steps.append(moved)
+        if self.step <= _DAYS:
+            self._first_steps.append(moved)
         if rest > 0 and self.step <= 10:
             self._is_standing = True  # as a script that norms its weights each time
         if not rest > _REVERTS * usual > 0 or self._is_standing:
@@ -452,3 +476,8 @@ def _dense(grad: Tensor | None) -> Tensor | None:
 def _shrinks(group: dict[str, Any]) -> float:
     """Return the share of a weight that decay takes off at each step of a rate times a decay."""
     return abs(float(group.get("lr", 0.0)) * float(group.get("weight_decay", 0.0) or 0.0))
+
+
+def _is_any(grad: Tensor) -> bool:
+    # A few numbers nearly always tell it.
+    return bool(grad.reshape(-1)[:: -(-grad.numel() // _ENTRIES)].any()) or bool(grad.any())

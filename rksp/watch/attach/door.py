@@ -148,7 +148,8 @@ class Watched:
     @property
     def actions(self) -> tuple[Action, ...]:
         """The interventions' actions so far, grouped by intervention."""
-        return () if self._session is None else self._session.actions
+        acting = () if self._session is None else self._session.interventions
+        return tuple(action for one in acting for action in one.actions)
 
     @property
     def should_stop(self) -> bool:

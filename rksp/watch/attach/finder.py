@@ -81,7 +81,8 @@ class Finder:
         self._seeking: Any = None  # the hook on all modules, until one is met
         self._rests_until = 0.0
         self._wrapped: list[tuple[Any, str, Any]] = []
-        self._loaded: set[str] = set()  # what the script loaded a state into
+        # What the script loaded a state into, and what that state lacked.
+        self._loaded: dict[str, str] = {}
         self.keep: Callable[[Session], None] = lambda session: None
 
     @property
@@ -246,8 +247,12 @@ class Finder:
         return make(optimizer, *args, **kw)
 
     def _around_loading(self, load: _Call, owner: object, *args: object, **kwargs: object) -> Any:
-        self._loaded.add("optimizer" if isinstance(owner, Optimizer) else "model")
-        return load(owner, *args, **kwargs)
+        kind = "optimizer" if isinstance(owner, Optimizer) else "model"
+        self._loaded.setdefault(kind, "")
+        done = load(owner, *args, **kwargs)
+        if isinstance(owner, nn.Module) and hasattr(done, "unexpected_keys"):
+            self._loaded[kind] = _mismatch(owner, done)
+        return done
 
     def _around_scale(self, scale: _Call, scaler: object, *args: object, **kwargs: object) -> Any:
         scaled = scale(scaler, *args, **kwargs)
@@ -527,3 +532,15 @@ def _holds_others(optimizer: Optimizer) -> bool:
     """Tell whether an optimizer is a container of others, which take its steps."""
     held = (one if isinstance(one, list) else [one] for one in vars(optimizer).values())
     return any(isinstance(one, Optimizer) for part in held for one in part)
+
+
+def _mismatch(module: nn.Module, keys: Any) -> str:
+    """Say that a state hardly fits a module, from what `load_state_dict` returns; empty if not."""
+    missing, given = list(keys.missing_keys), list(keys.unexpected_keys)
+    count = len(module.state_dict())
+    if not given or 2 * len(missing) < count:
+        return ""
+    return (
+        f"load_state_dict(strict=False) found {count - len(missing)} of the {count} tensors of the "
+        f"model: {missing[0]} is missing, and {given[0]} is in the file; rename them"
+    )

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rksp.ground.model import definite
 from rksp.watch.attach.targets import CrossEntropy
 from rksp.watch.groups import local
 
@@ -98,15 +97,15 @@ class Step:
 
 
 class Kept:
-    """Keeps the newest inputs by reference, and two copies of the trained weights.
+    """Keeps the newest inputs by reference, and copies of the trained weights.
 
     A copy of the weights is made before a step that is an eighth later than the last one, at most
-    50 steps later. The older copy is thus from before most faults that an alarm tells of. Where it
-    would not fit, no copy is made.
+    50 steps later. The older copy is thus from before most faults that an alarm tells of. The
+    first one is kept where a third fits; where two would not fit, no copy is made.
 
     Args:
         model: What is trained.
-        memory: Bytes that both copies may take, in host memory, and all inputs by themselves.
+        memory: Bytes that the copies may take, in host memory, and all inputs by themselves.
         is_compiled: Whether the script compiles the model; a repetition does not.
     """
 
@@ -116,8 +115,9 @@ class Kept:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         size = sum(local(p).nbytes for p in self.parameters.values())
         self._copies: deque[dict[str, Tensor]] = deque()
-        self._copied_at: deque[int] = deque(maxlen=2)
         self._next = 0 if 2 * size <= memory else math.inf
+        self.first: Mapping[str, Tensor] = {}
+        self._keeps_first = 3 * size <= memory
 
     @torch.no_grad()
     def begin(self, step: int) -> None:
@@ -132,26 +132,9 @@ class Kept:
             copy = self._copies.popleft()
             for name, kept in copy.items():
                 kept.copy_(local(self.parameters[name]))
+        if not self.first and self._keeps_first:
+            self.first = {name: kept.clone() for name, kept in copy.items()}
         self._copies.append(copy)
-        self._copied_at.append(step)
-
-    @torch.no_grad()
-    def paces(self, step: int) -> dict[str, float]:
-        """Return how fast each tensor moves since the newer copy, against between both copies.
-
-        Tensors that did not move before are left out; none of too few steps.
-        """
-        if len(self._copies) < 2 or step <= self._copied_at[1]:
-            return {}
-        old, new = self._copies
-        between, since = self._copied_at[1] - self._copied_at[0], step - self._copied_at[1]
-        found = {}
-        for name, p in self.parameters.items():
-            usual = float((new[name].float() - old[name].float()).norm()) / between
-            moved = float((local(p).cpu().float() - new[name].float()).norm()) / since
-            if usual > 0:
-                found[name] = moved / usual
-        return found
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the inputs of a forward pass that begins."""
@@ -204,33 +187,51 @@ class Kept:
                         buffer.copy_(before)
 
     @contextlib.contextmanager
-    def between(self, share: float) -> Iterator[None]:
-        """Put the weights, in the block, this share of the way from the older copy to now."""
+    def held(self) -> Iterator[None]:
+        """Let the block write to the weights; afterwards they are as they were, to the bit."""
         present = {name: local(p).clone() for name, p in self.parameters.items()}
-        copy = self._copies[0]
         try:
-            with torch.no_grad():
-                for name, p in self.parameters.items():
-                    start = copy[name].to(present[name])
-                    moved = start if share == 0 else start.lerp(present[name], share)
-                    local(p).copy_(moved)
             yield
         finally:
             with torch.no_grad():
                 for name, p in self.parameters.items():
                     local(p).copy_(present[name])
 
+    @contextlib.contextmanager
+    def between(self, share: float) -> Iterator[None]:
+        """Put the weights, in the block, this share of the way from the older copy to now."""
+        copy = self._copies[0]
+        with self.held():
+            with torch.no_grad():
+                for name, p in self.parameters.items():
+                    start = copy[name].to(local(p))
+                    local(p).copy_(start if share == 0 else start.lerp(local(p), share))
+            yield
+
+    @torch.no_grad()
+    def begin_again(self) -> None:
+        """Put the weights at what they were before the first step."""
+        for name, p in self.parameters.items():
+            local(p).copy_(self.first[name])
+
 
 @torch.no_grad()
 def looks_ahead(step: Step, module: nn.Module) -> bool:
     """Tell whether a model's first outputs depend on its last token, from two repetitions."""
     last = step.passes[-1]
-    leaves = _tensors(last.args, last.kwargs)
     plain = last.run(module)[1] if last.is_whole else None
-    shape = None if plain is None else plain.shape[:2]
-    words = next((x for x in leaves[::-1] if x.dtype == torch.int64 and x.shape == shape), None)
-    if words is None or words.shape[1] < 4:
+    if plain is None or plain.dim() < 3 or plain.shape[1] < 4:
         return False
+    leaves = _tensors(last.args, last.kwargs)  # the targets may be among them
+    return any(
+        _reaches_back(last, words, plain, module)
+        for words in leaves
+        if words.dtype == torch.int64 and words.shape == plain.shape[:2]
+    )
+
+
+def _reaches_back(last: Pass, words: Tensor, plain: Tensor, module: nn.Module) -> bool:
+    """Tell whether another last word changes the outputs `[batch, tokens, …]` of early tokens."""
     other = words.clone()
     other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
 
@@ -241,7 +242,7 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
     changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
     if changed is None:
         return False
-    moved = (definite(plain) - changed).float().abs().flatten(2).amax((0, 2))
+    moved = (plain - changed).float().abs().flatten(2).amax((0, 2))
     return bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1])
 
 

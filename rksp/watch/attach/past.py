@@ -25,14 +25,12 @@ class Past:
         losses: By step, in nats: the model's own where it is known, else what backward was on.
         seen: Targets up to each of these steps; steps where none are known.
         rate: The last learning rate.
-        folded: Counts of its targets, as `Targets.folded`; empty if unknown.
     """
 
     facts: dict[str, Any]
     losses: list[float] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
     rate: float | None = None
-    folded: list[int] = field(default_factory=list)
 
     @property
     def end(self) -> float | None:
@@ -60,8 +58,6 @@ def past_runs(log: Path) -> list[Past]:
                 seen = found[-1].seen
                 seen.append((seen[-1] if seen else 0) + step.get("targets", 1))
             found[-1].rate = step.get("rate", found[-1].rate)
-        elif found and line.startswith('{"kind": "targets"'):
-            found[-1].folded = json.loads(line)["folded"]
     return found
 
 

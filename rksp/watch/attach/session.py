@@ -26,7 +26,7 @@ from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.watch.attach import STOPPED
 from rksp.watch.attach.cause import Evidence, diagnose
-from rksp.watch.attach.checks import Checks, Finding
+from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.companion import (
     Ranks,
     bare,
@@ -44,13 +44,11 @@ from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, cross_entropy_of
-from rksp.watch.expected import Expected, Symptom
+from rksp.watch.expected import Expected, Finding
 from rksp.watch.groups import gradient_norms, mean_over_ranks
-from rksp.watch.interventions.base import Action
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import said, sentence
-from rksp.watch.monitors.watch import Watch
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
@@ -61,11 +59,11 @@ _AFTER = 5  # steps after a known cause in which the loss jumps because of it
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
+_NEARER = 0.3  # of the way from the first loss of the run before to its last
+_AT_ONCE = 0.5  # of the rate at which that run ended
+_SURE = 1.0  # nats above ln C, which no fresh weights have
 _TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
 _EXPECTED = "expected"  # the monitor of what needs no baseline
-
-
-Found = Finding | Symptom
 
 
 class Session:
@@ -77,12 +75,14 @@ class Session:
         optimizers: The optimizers of the model.
         options: Those of the watch.
         made: Returns all optimizers of the script, by default these.
-        loaded: What the script loaded a state into before: `model`, `optimizer`.
+        loaded: What the script loaded a state into before (`model`, `optimizer`), and what that
+            state lacked; empty if nothing.
 
     Attributes:
         raises_stop: Whether an alarm that is to stop the run raises `SystemExit`; otherwise the
             gradients of the step are dropped, and `was_stopped` says so.
         was_stopped: Whether an alarm was to stop the run.
+        watch, causes: Readings and alarms, and what was found of these, in order.
     """
 
     raises_stop = True
@@ -95,7 +95,7 @@ class Session:
         optimizers: Sequence[Optimizer],
         options: Watching,
         made: Callable[[], Sequence[Optimizer]] | None = None,
-        loaded: Collection[str] = (),
+        loaded: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.optimizers, self.options = bare(model), list(optimizers), options
         self.step = -1
@@ -107,19 +107,20 @@ class Session:
         self._is_compiled = has_compiled_part(model if called is None else called)
         self._began = time.monotonic()
         self._loss: float | None = None
+        self._loss_before: float | None = None
         self._rate = -1.0
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
         self.crash: BaseException | None = None  # that ended the run, where it is known
         self.scaler: Any = None  # of the loss, once the script uses one
         self._passes = 0
-        self._is_closed = False
+        self._is_closed = self._is_looking = False
         self._process = os.getpid()
         self.targets, self.settings = Targets(), Settings(self.model)
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
         self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
         self._ratios: deque[float] = deque(maxlen=64)
-        self._loaded, self._before = loaded, ""
+        self._loaded, self._before = loaded or {}, ""
         self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
@@ -130,10 +131,12 @@ class Session:
         self._saved: Path | None = None
         self._count = 0
         self._recorded: Recorded | None = None
-        self._diagnoses: list[CauseReport] = []
+        self.causes: list[CauseReport] = []
         self._beside = companion(
             self.model, self.optimizer, self.ranks, self.voice, is_compiled=self._is_compiled
         )
+        self.watch, self.interventions = self._beside.watch, self._beside.interventions
+        self.responds = bool(self.interventions)
         self._kept: Kept | None = None
         self._lowered: list[RemovableHandle] = []
         if memory := options.memory * 2**30:
@@ -168,26 +171,6 @@ class Session:
         own = set(self.model.parameters())
         if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
-
-    @property
-    def watch(self) -> Watch:
-        """Readings, alarms, costs and silent monitors."""
-        return self._beside.watch
-
-    @property
-    def causes(self) -> list[CauseReport]:
-        """What was found of alarms, in order."""
-        return self._diagnoses
-
-    @property
-    def responds(self) -> bool:
-        """Whether interventions act on the run."""
-        return bool(self._beside.interventions)
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        """The interventions' actions so far, grouped by intervention."""
-        return tuple(action for one in self._beside.interventions for action in one.actions)
 
     @property
     def optimizer(self) -> Any:
@@ -267,7 +250,7 @@ class Session:
             self._kept.steps[-1].loss = loss  # of this rank
         if loss is not None and self.ranks.are_shared:
             loss = mean_over_ranks(loss)
-        self._moment.loss = self._loss = loss
+        self._moment.loss, self._loss, self._loss_before = loss, loss, self._loss
         self._limit = limit if limit is None else float(limit)
         self._end_warm_up()
         if self._recorded is not None:
@@ -334,7 +317,6 @@ class Session:
         crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
         end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
-        self.voice.note("targets", folded=self.targets.folded.tolist())
         self.voice.note("end", **end, crash=crash and summary(crash))
         if self.voice.is_heard and self.step >= 0:
             self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
@@ -393,7 +375,7 @@ class Session:
             own = mean_over_ranks(own or 0.0) / known if known else None
         return own
 
-    def _expect(self, loss: float | None, own: float | None) -> Iterator[Found]:
+    def _expect(self, loss: float | None, own: float | None) -> Iterator[Finding]:
         """Yield what is wrong by itself, and a loss that is not what it should be."""
         norm = None
         if self._limit is not None and (norms := gradient_norms(self._moment)):
@@ -409,11 +391,11 @@ class Session:
             return
         if self._start_loss is None:
             self._start_loss = own
-            self._continue(own, reference.nothing)
+            yield from self._continue(own, reference.nothing)
         settled = int(self._warm_at) if is_settled else None
         yield from self.expected.feed(own, reference, settled=settled)
 
-    def _checked(self, look: Callable[[], Iterable[Found] | None]) -> list[Found]:
+    def _checked(self, look: Callable[[], Iterable[Finding] | None]) -> list[Finding]:
         """Return what a look finds; one that fails is the last, and the monitors go on."""
         if not self._has_checks:
             return []
@@ -424,15 +406,24 @@ class Session:
             self.watch.silent[_EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
             return []
 
-    def _continue(self, loss: float, nothing: float) -> None:
+    def _continue(self, loss: float, nothing: float) -> Iterator[Finding]:
         """Tell at the first loss whether the run goes on with the last one in its log."""
-        last = self._last
-        is_trained = loss < _TRAINED * nothing
-        goes_on = bool(self._loaded) or is_trained or not self.checks.was_fresh_now()
+        if text := self._loaded.get("model"):
+            yield Finding(name="not loaded", cause="state", text=text)
+        last, is_fresh = self._last, self.checks.was_fresh_now()
+        goes_on = bool(self._loaded) or loss < _TRAINED * nothing or not is_fresh
         if last is None or last.end is None or not goes_on:
             return
         self.expected.before = last.end
         self._before = self._why_not(last, last.end, loss, nothing)
+        # From weights of elsewhere a run would begin where the last one began.
+        is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
+        if is_fresh and is_next and self._rate_now() >= _AT_ONCE * (last.rate or math.inf):
+            text = (
+                f"the run goes on from a loss of {last.end:.4g} at the full rate, and the "
+                "optimizer's state was not loaded: its moments begin anew; load it, or warm up"
+            )
+            yield Finding(name="no state", cause="state", text=text)
 
     def _why_not(self, last: Past, end: float, loss: float, nothing: float) -> str:
         """Say what the run before has that this one lacks, should it not continue."""
@@ -441,7 +432,10 @@ class Session:
             reasons.append("the optimizer's state was not loaded")
         if last.rate and rate > 2.5 * last.rate:
             reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
-        if loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
+        if loss > nothing + _SURE:
+            text = f"its data or labels are not those of the run before: at a loss of {loss:.4g} it"
+            reasons.insert(0, f"{text} is sure of what is wrong (fresh weights have {nothing:.3g})")
+        elif loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
             reasons.insert(0, "its weights are not those that the run before ended with")
         return "; ".join(reasons)
 
@@ -472,7 +466,7 @@ class Session:
 
     # What is said
 
-    def _hear(self, heard: Sequence[Alarm], found: Sequence[Found], *, has_moved: bool) -> None:
+    def _hear(self, heard: Sequence[Alarm], found: Sequence[Finding], *, has_moved: bool) -> None:
         """Say what the last phase raised, and do what it is to set off.
 
         Raises:
@@ -488,7 +482,7 @@ class Session:
             return
         self._first = self._first or alarms[0]
         self._count += sum(not alarm.is_escalation for alarm in alarms)
-        known = {one.name: one for one in found if isinstance(one, Finding)}
+        known = {one.name: one for one in found if one.cause}
         for alarm in alarms:
             if (finding := known.get(alarm.quantity)) is not None:
                 self._tell(alarm, self._caused(finding))
@@ -504,27 +498,29 @@ class Session:
             if self.raises_stop:
                 raise SystemExit(STOPPED)
 
-    def _alarm_of(self, one: Found) -> Alarm:
-        is_finding = isinstance(one, Finding)
+    def _alarm_of(self, one: Finding) -> Alarm:
         return Alarm(
             monitor=_EXPECTED,
-            quantity=one.name if isinstance(one, Finding) else one.word,
-            layer=one.module if isinstance(one, Finding) else "",
+            quantity=one.name,
+            layer=one.module,
             step=self.step,
             severity=Severity.CRITICAL if one.is_critical else Severity.WARN,
-            rule="by itself" if is_finding else "expected",
-            value=one.value if isinstance(one, Finding) else one.loss,
-            baseline=None if isinstance(one, Finding) else one.reference,
+            rule="by itself" if one.cause else "expected",
+            value=one.value,
+            baseline=one.reference,
             text=one.text,
         )
 
     def _caused(self, one: Finding) -> CauseReport:
-        return CauseReport(step=self.step, cause=one.cause, module=one.module, text=one.text)
+        cause = definite(one.cause)
+        return CauseReport(step=self.step, cause=cause, module=one.module, text=one.text)
 
     def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
         """Print an event and note its cause; one line for both."""
+        if alarm.quantity == "loss":  # whose baseline lies where a line through older ones does
+            alarm = replace(alarm, baseline=self._loss_before)
         if cause is not None:
-            self._diagnoses.append(cause)
+            self.causes.append(cause)
             self.voice.note("cause", **cause.model_dump())
         if cause is None:
             line = said(alarm)
@@ -543,7 +539,7 @@ class Session:
         """Print the first of some alarms, with its cause; the others are its consequences."""
         head = next((a for a in alarms if a.monitor == _EXPECTED), None)
         head = head or next((a for a in alarms if a.monitor == "loss"), alarms[0])
-        last = self._diagnoses[-1] if self._diagnoses else None
+        last = self.causes[-1] if self.causes else None
         is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
         is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
         self._was_critical |= is_worse
@@ -576,6 +572,7 @@ class Session:
 
     def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
         """Look for the cause of alarms of these quantities."""
+        readings = reversed(self.watch.readings)
         evidence = Evidence(
             kept=definite(self._kept),
             called=self._repeatable(),
@@ -592,13 +589,18 @@ class Session:
             is_faithful=self._is_faithful,
             has_loaded=bool(self._loaded),
             before=self._before,
+            starved=next((r.value for r in readings if r.quantity == "starved_share"), None),
+            has_learned=self.expected.has_learned,
         )
+        self._is_looking = True
         try:
             found = diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
             return CauseReport(step=self.step, cause="unknown", text=text)
-        known = next((one for one in self._diagnoses[::-1] if one.cause != "unknown"), None)
+        finally:
+            self._is_looking = False
+        known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
         if found.cause == "unknown" and known is not None:
             text = f"{found.text}; see step {known.step} ({known.cause})"
             return found.model_copy(update={"text": text})
@@ -606,25 +608,17 @@ class Session:
 
     def _stands_still(self, seconds: float, usual: float, place: str) -> None:
         """Say, from the thread beside, that no step ended for long."""
-        if self._is_closed or os.getpid() != self._process:
+        if self._is_closed or self._is_looking or os.getpid() != self._process:
             return
         where = f"; the script is at {place}" if place else ""
         text = f"no step for {seconds:.0f} s (usual {usual:.2g} s){where}"
-        cause = CauseReport(step=self.step, cause="stall", text=text)
-        alarm = Alarm(
-            monitor=_EXPECTED,
-            quantity="no step since",
-            layer="",
-            step=self.step,
-            severity=Severity.WARN,
-            rule="by itself",
-            value=seconds,
-            baseline=usual,
-            text=text,
+        found = Finding(
+            name="no step since", cause="stall", text=text, value=seconds, reference=usual
         )
+        alarm = self._alarm_of(found)
         self.watch.raise_alarms([alarm])
         self._first, self._count = self._first or alarm, self._count + 1
-        self._tell(alarm, cause)
+        self._tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
         """Log what else is known of a step."""
@@ -638,18 +632,20 @@ class Session:
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
         """Say in a line what happened."""
-        first, last = self.expected.losses[:1], self._loss
-        losses = "" if last is None else f", loss {last:.4g}"
-        if first and last is not None:
-            losses = f", loss {first[0]:.4g} → {last:.4g}"
+        first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
+        losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
-        known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
-        alarms = "no alarm"
-        if self._first is not None:
-            alarms = f"{self._count} alarm{'s' * (self._count > 1)}, the first at step "
-            alarms += str(self._first.step)
-            alarms += f" ({known.cause})" if known else " (cause unknown)"
-        return f"the run {how} after {self.step + 1} steps in {seconds:.0f} s{losses}; {alarms}"
+        steps = f"the run {how} after {self.step + 1} steps in {seconds:.0f} s"
+        return f"{steps}{losses}; {self._alarms_so_far}"
+
+    @property
+    def _alarms_so_far(self) -> str:
+        if self._first is None:
+            return "no alarm"
+        known = next((one for one in self.causes if one.cause != "unknown"), None)
+        why = "cause unknown" if known is None else f"{known.cause} {known.module}".rstrip()
+        count = f"{self._count} alarm{'s' * (self._count > 1)}"
+        return f"{count}, the first at step {self._first.step} ({why})"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
@@ -662,19 +658,14 @@ class Session:
 
     def _say_where_it_is(self) -> None:
         loss = "" if self._loss is None else f", loss {self._loss:.4g}"
-        first, alarms = self._first, "no alarm"
-        if first is not None:
-            alarms = f"alarms: {self._count}, first {first.monitor} at step {first.step}"
-        known = next((one for one in self._diagnoses if one.cause != "unknown"), None)
-        cause = "" if known is None else f", cause: {known.cause} {known.module}".rstrip()
         usual = self._pulse.usual
-        pace = f", rate {self._rate_now():.3g}, {usual:.3g} s a step" if usual else ""
+        pace = f", rate {self._rate_now():.3g}, {usual:.2g} s/step" if usual else ""
         if usual and self.targets.rows:
-            pace += f", {self.targets.rows / usual:,.0f} targets a second"
+            pace += f", {self.targets.rows / usual:,.0f} targets/s"
         if usual and isinstance(self._planned, int) and self._planned > self.step:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
-        self.voice.say(f"step {self.step}{loss}{pace}, {alarms}{cause}")
+        self.voice.say(f"step {self.step}{loss}{pace}, {self._alarms_so_far}")
 
 
 def _has_config(module: nn.Module) -> bool:

@@ -136,7 +136,6 @@ class Targets:
         reference: What the counts say; None before a target was seen.
         ahead: Shares of targets that are the token at their own place, one and two ahead of it.
         repeats: Steps in a row with the same targets.
-        folded: Counts of targets modulo `_FOLDED`.
     """
 
     def __init__(self) -> None:
@@ -146,7 +145,6 @@ class Targets:
         self.repeats = 0
         self._last: bytes = b""
         self.dense = Share()
-        self.folded = np.zeros(_FOLDED, np.int64)
         self._counts: np.ndarray | None = None
         self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
         self._passes: list[tuple[CrossEntropy, list[Tensor]]] = []
@@ -189,8 +187,7 @@ class Targets:
             self._counts = np.zeros(one.classes, np.int64)
         inside = counts & (targets >= 0) & (targets < one.classes)
         self._counts += np.bincount(targets[inside], minlength=one.classes)
-        self.folded += np.bincount(targets[inside] % _FOLDED, minlength=_FOLDED)
-        aligned = _aligned(given, len(targets))
+        aligned = _aligned(given, targets)
         # Of an encoder and a decoder that makes its own inputs, a target for every second word.
         fewest = len(targets) if aligned else max((x.numel() for x in given), default=2**62)
         self.dense.add(int(inside.sum()), max(fewest, len(targets)))
@@ -259,15 +256,21 @@ def words_of(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor
     return [x for x in named if x.dim() == 2 and x.dtype in _INTEGERS]
 
 
-def _aligned(given: Sequence[Tensor], count: int) -> tuple[Tensor, np.ndarray] | None:
+def _aligned(given: Sequence[Tensor], targets: np.ndarray) -> tuple[Tensor, np.ndarray] | None:
     """Return the words that have a target each, and those at the targets' places.
+
+    A model that computes its own loss is given the targets too, and not by a name that says so:
+    what equals them is them, if something else is of their length.
 
     Args:
         given: Inputs of whole numbers; a decoder's words come behind those of its encoder.
-        count: Number of targets.
+        targets: `[rows]`.
     """
-    for words in reversed(given):
-        for part in (words, words[:, :-1]):  # a model may shift by itself
-            if part.numel() == count:
-                return words, part.flatten().cpu().numpy()
-    return None
+    found = [
+        (words, part.flatten().cpu().numpy())
+        for words in reversed(given)
+        for part in (words, words[:, :-1])  # a model may shift by itself
+        if part.numel() == len(targets)
+    ]
+    others = [one for one in found if not np.array_equal(one[1], targets)]
+    return next(iter(others or found), None)

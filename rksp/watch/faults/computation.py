@@ -87,7 +87,6 @@ class _Struck(Fault, ABC):
         return found
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Return a hook on the module whose output is struck."""
         if self.where != "activations" or not self._is_on(moment.step):
             return ()
         module = moment.model.get_submodule(self.path)
@@ -103,14 +102,12 @@ class _Struck(Fault, ABC):
         return changed
 
     def after_backward(self, moment: Moment) -> None:
-        """Strike the gradient of the parameter."""
         if self.where == "gradients" and self._is_on(moment.step):
             gradient = moment.model.get_parameter(self.path).grad
             if gradient is not None:
                 self._strike(gradient)
 
     def after_update(self, moment: Moment) -> None:
-        """Strike the weight."""
         if self.where == "weights" and self._is_on(moment.step):
             self._strike(moment.model.get_parameter(self.path))
 
@@ -227,13 +224,11 @@ class MatmulCorruption(_Struck):
         self.where = known.get(product, "inputs")
 
     def places(self, model: nn.Module) -> list[str]:
-        """Return the paths of linear layers, or of their weights, that contain the part."""
         layers = (path for path, m in model.named_modules() if isinstance(m, nn.Linear))
         suffix = ".weight" if self.where == "gradients" else ""
         return [path + suffix for path in self._containing(layers, "linear layer")]
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Return a hook on the layer's output or on the gradient of its input."""
         if self.where != "inputs" or not self._is_on(moment.step):
             return super().arm(moment)
 
@@ -294,7 +289,6 @@ class ReplicaCorruption(_Struck):
         self._generator = torch.Generator()
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the place to strike on the faulty rank."""
         size = world_size()
         if size < 2 or self.rank >= size:
             raise NotCovered(
@@ -344,7 +338,6 @@ class LowPrecisionAttention(Fault):
     _calls: int | None = field(init=False, default=None)  # of the step; None before `step`
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Check that the model calls `scaled_dot_product_attention`."""
         config = getattr(model, "config", None)
         written = getattr(config, "_attn_implementation", None)
         if written not in (None, "sdpa"):
@@ -354,7 +347,6 @@ class LowPrecisionAttention(Fault):
             )
 
     def arm(self, moment: Moment) -> Sequence[Any]:
-        """Replace the step's attention calls."""
         if moment.step < self.step:
             return ()
         self._calls = 0

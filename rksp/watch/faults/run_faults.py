@@ -80,7 +80,6 @@ class AuxOff(Fault):
     _switches: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
-        """Find the coefficients that the model reads."""
         self._switches = [switch for module in model.modules() for switch in _switches(module)]
         if not self._switches:
             raise NotCovered(
@@ -89,7 +88,6 @@ class AuxOff(Fault):
             )
 
     def arm(self, moment: Moment) -> tuple[()]:
-        """Set the coefficients to zero from `step` on."""
         if moment.step >= self.step:
             for switch in self._switches:
                 switch()
@@ -136,7 +134,6 @@ class BadBatches(Fault):
     kind: Literal["labels", "repeated"] = "labels"
 
     def batches(self, batches: Sequence[Batch], *, per_step: int, seed: int) -> Sequence[Batch]:
-        """Return the batches with the bad ones in their steps."""
         start, stop = self.step * per_step, (self.step + self.steps) * per_step
         generator = torch.Generator().manual_seed(seed)
         bad = [_changed(batch, self.kind, generator) for batch in batches[start:stop]]

@@ -42,7 +42,6 @@ class _Together(Intervention):
     """Scales all gradients together, at a limit that may depend on their norm."""
 
     def before_update(self, moment: Moment) -> None:
-        """Scale the gradients if their norm exceeds the limit."""
         gradients = list(_gradients(moment.model).values())
         norm = float(_norms(gradients).norm())
         if not math.isfinite(norm):
@@ -64,7 +63,6 @@ class Clip(_Together):
     norm: PositiveFloat = 1.0
 
     def limit(self, norm: float) -> float:
-        """Return the fixed limit."""
         return self.norm
 
 
@@ -95,7 +93,6 @@ class ZClip(_Together):
         self._mean = self._variance = 0.0
 
     def limit(self, norm: float) -> float:
-        """Return the fixed or the adaptive limit; update the averages with the clipped norm."""
         return min(self._adaptive(norm), math.inf if self.norm is None else self.norm)
 
     def _adaptive(self, norm: float) -> float:

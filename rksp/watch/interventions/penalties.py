@@ -226,7 +226,6 @@ class _Penalty(Intervention):
         """Forget what was captured."""
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Capture what the next forward passes show."""
         self._noted.clear()
         self._clear()
         # Activation checkpointing runs the blocks again in the backward pass. States captured
@@ -300,7 +299,6 @@ class KSS(_Penalty):
         self.what = f"added the {self.form} penalty to the loss"
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the model's blocks."""
         self._blocks = [model.get_submodule(path) for path in block_paths(model)]
         if not self._blocks:
             raise NotCovered(
@@ -308,7 +306,6 @@ class KSS(_Penalty):
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Capture the states of the chosen blocks, at every `every`-th step."""
         hooks = [*super().arm(moment)]
         if moment.step % definite(self.every):
             return hooks
@@ -340,7 +337,6 @@ class KSS(_Penalty):
         return at_least_float(rows)
 
     def penalty(self, moment: Moment) -> Tensor | None:
-        """Return the weighted penalty of the captured states, or None."""
         if not self._pairs:
             return None
         layers = sorted(self._pairs)
@@ -413,7 +409,6 @@ class ZLoss(_Penalty):
         self._routers: list[Router] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the routers."""
         routers = find_anatomy(model).routers if self.router else ()
         self._routers = [router for router in routers if not router.is_sigmoid]
         if not self.output and not self._routers:
@@ -423,7 +418,6 @@ class ZLoss(_Penalty):
             )
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Capture log Z of the output and of the routers."""
         hooks = [*super().arm(moment)]
         for router in self._routers:
             hook = partial(self._of_router, moment.model.get_submodule(router.path))
@@ -449,7 +443,6 @@ class ZLoss(_Penalty):
         self._terms["router"].append(_mean_square_log_z(logits))
 
     def penalty(self, moment: Moment) -> Tensor | None:
-        """Return the weighted sum of the captured terms, or None."""
         weights = {"output": self.output, "router": self.router}
         sums = {name: torch.stack(terms).sum() for name, terms in self._terms.items() if terms}
         self._clear()

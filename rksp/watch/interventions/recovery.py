@@ -63,11 +63,9 @@ class RateBackoff(Intervention):
         self._alarmed = -math.inf
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Copy the initial state."""
         self._states.append(RunState.of(0, model, optimizer))
 
     def after_update(self, moment: Moment) -> None:
-        """Update the rate's factor and copy the state if it is time."""
         since = moment.step - self._alarmed
         recovered = min(1.0, max(0.0, (since - self.hold) / self.hold))
         self.rate_scale = self._low + (1.0 - self._low) * recovered
@@ -77,7 +75,6 @@ class RateBackoff(Intervention):
             self.record(moment, "kept the state in host memory")
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
-        """Roll back and lower the rate."""
         too_soon = moment.step - self._alarmed <= self.lead
         if too_soon or (self.severity is Severity.CRITICAL and alarm.severity is Severity.WARN):
             return

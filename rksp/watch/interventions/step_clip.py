@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from rksp.ground.errors import InputError, NotCovered
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.updates import Updates
+from rksp.watch.interventions.updates import Updates, told_of
 from rksp.watch.moment import Moment
 from rksp.watch.output_change import FLOOR, SHARES, OutputChange
 
@@ -69,7 +69,6 @@ class StepClip(Intervention):
         self._steps, self._highest = 0, 0.0
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the weights that multiply, and the partners by which biases are measured."""
         self._outputs.bind(model)
         if not self._outputs.uses:
             raise NotCovered("Step clip needs a matrix that is trained, and this model has none.")
@@ -85,12 +84,10 @@ class StepClip(Intervention):
                 self._partners[bias] = weight
 
     def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
-        """Sample inputs and outputs of the step's forward pass."""
         self._updates.forget()
         return self._outputs.arm(moment.step)
 
     def before_update(self, moment: Moment) -> None:
-        """Copy what the optimizer's state will not tell."""
         seen = {use.parameter for use in self._outputs.uses if use.sampled}
         if not seen:
             raise InputError(
@@ -101,7 +98,6 @@ class StepClip(Intervention):
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
-        """Scale the updates that moved outputs by more than δ."""
         if not self._updates.moving:
             return
         self._steps += 1
@@ -176,15 +172,7 @@ class StepClip(Intervention):
         return self._outputs.mean_square(weight)
 
     def closing(self) -> str:
-        """Say how many updates were scaled, and where most."""
-        if not self._scaled:
-            return f"step_clip scaled no update in {self._steps} steps."
-        most = ", ".join(f"{name} ({n})" for name, n in self._scaled.most_common(3))
-        total, kinds = sum(self._scaled.values()), len(self._scaled)
-        return (
-            f"step_clip scaled {total} updates of {kinds} tensors in {self._steps} steps, most of "
-            f"them of {most}."
-        )
+        return told_of(self.name, self._scaled, self._steps)
 
 
 def _normed_at_once(module: nn.Module) -> set[nn.Parameter]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from rksp.ground.errors import InputError, NotCovered
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.interventions.updates import Updates, decay_of, furthest
+from rksp.watch.interventions.updates import Updates, decay_of, furthest, told_of
 
 # Keys of a group beside its options: its largest rate, and how many steps it has taken.
 PEAK, STEPS = "peak_lr", "steps_taken"
@@ -215,7 +215,6 @@ class BoundUpdates(Intervention):
         self.bounds: list[UpdateBound] = []
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Hang the bound on the optimizer, or on each of several that step apart."""
         parts = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer.parts)
         held = {p for part in parts for group in part.param_groups for p in group["params"]}
         if not any(p.dim() > 1 for p in held if p.requires_grad):
@@ -223,16 +222,8 @@ class BoundUpdates(Intervention):
         self.bounds = [UpdateBound(part, model, delta=self.delta) for part in parts]
 
     def closing(self) -> str:
-        """Let the optimizer go, and say how many updates were scaled, and where most."""
         scaled: Counter[str] = sum((bound.scaled for bound in self.bounds), Counter())
         steps = max((bound.steps for bound in self.bounds), default=0)
         for bound in self.bounds:
             bound.remove()
-        if not scaled:
-            return f"{self.name} scaled no update in {steps} steps."
-        most = ", ".join(f"{name} ({count})" for name, count in scaled.most_common(3))
-        total, kinds = sum(scaled.values()), len(scaled)
-        return (
-            f"{self.name} scaled {total} updates of {kinds} tensors in {steps} steps, most of them "
-            f"of {most}."
-        )
+        return told_of(self.name, scaled, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -231,3 +232,14 @@ def decay_of(part: Optimizer, group: Mapping[str, Any]) -> float:
 
 def _decays_apart(part: Optimizer, group: Mapping[str, object]) -> bool:
     return isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+
+
+def told_of(name: str, scaled: Counter[str], steps: int) -> str:
+    """Say how many updates an intervention scaled, and where most."""
+    if not scaled:
+        return f"{name} scaled no update in {steps} steps."
+    most = ", ".join(f"{where} ({count})" for where, count in scaled.most_common(3))
+    return (
+        f"{name} scaled {scaled.total()} updates of {len(scaled)} tensors in {steps} steps, most "
+        f"of them of {most}."
+    )

@@ -66,7 +66,6 @@ class QKClip(Intervention):
         self._largest: dict[str, Tensor] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the attention layers without QK-norm."""
         layers = find_anatomy(model).attention
         self._layers = [layer for layer in layers if not layer.has_qk_norm]
         written = getattr(getattr(model, "config", None), "_attn_implementation", "sdpa")
@@ -77,7 +76,6 @@ class QKClip(Intervention):
             raise NotCovered(f"QK-clip scales query and key weights, and this model {reason}.")
 
     def arm(self, moment: Moment) -> Sequence[Any]:
-        """Record the largest logits of the step's attention calls."""
         self._largest.clear()
         if moment.step % self.every:
             return ()
@@ -106,7 +104,6 @@ class QKClip(Intervention):
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
-        """Scale the weights of the heads whose logits exceeded τ."""
         if not self._largest:
             return
         layers = [layer for layer in self._layers if layer.path in self._largest]
@@ -229,7 +226,6 @@ class _OnWeights(Intervention):
         """Change the weights."""
 
     def after_update(self, moment: Moment) -> None:
-        """Act if the clock says so."""
         if self.on != "alarm" and (moment.step + 1) % self.every == 0:
             self._last = moment.step
             self.act(moment)
@@ -274,7 +270,6 @@ class MSign(_OnWeights):
     steps: PositiveInt = 10
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the projections of the scope."""
         anatomy = find_anatomy(model)
         parts = {"attention": anatomy.attention_matrices(), "mlp": anatomy.feed_forward}
         self._matrices = [m for part in parts if self.scope in (part, "all") for m in parts[part]]
@@ -286,7 +281,6 @@ class MSign(_OnWeights):
 
     @torch.no_grad()
     def act(self, moment: Moment) -> None:
-        """Replace the matrices of the scope."""
         for matrix in self._matrices:
             matrix.write(self.signed(at_least_float(matrix.read())))
         what, count = "replaced projections by their matrix sign", float(len(self._matrices))
@@ -344,7 +338,6 @@ class SpectralSmoothing(_OnWeights):
         self._states: dict[int, tuple[Tensor, ...]] = {}
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Find the matrices of the blocks."""
         self._matrices = block_matrices(model)
         if not self._matrices:
             raise NotCovered(
@@ -354,7 +347,6 @@ class SpectralSmoothing(_OnWeights):
 
     @torch.no_grad()
     def act(self, moment: Moment) -> None:
-        """Lower the leading values of every matrix."""
         lowered, largest = 0, 0.0
         for index, matrix in enumerate(self._matrices):
             weight = matrix.read()

@@ -51,7 +51,6 @@ class AttentionWatcher(Monitor):
         return super().bind(model)
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Watch the attention calls of the next forward pass."""
         handles = [
             model.get_submodule(path).register_forward_pre_hook(partial(self._enter_layer, path))
             for path in self._places
@@ -69,7 +68,6 @@ class AttentionWatcher(Monitor):
         """Process the pass after it ended."""
 
     def forget(self) -> None:
-        """Forget the last sampled pass."""
         super().forget()
         self._layer, self._is_done, self._calls_seen = "", False, 0
         self._open: ExitStack | None = None
@@ -126,11 +124,9 @@ class LogitMonitor(AttentionWatcher):
     _calls: list[tuple[str, AttentionCall]]
 
     def look(self, layer: str, call: AttentionCall) -> None:
-        """Keep the call until the pass has ended."""
         self._calls.append((layer, call.kept(_SEQUENCES)))
 
     def leave(self) -> None:
-        """Measure the first usable call of each layer."""
         with torch.no_grad():
             for layer, call in self._calls:
                 if layer in self.seen:
@@ -141,7 +137,6 @@ class LogitMonitor(AttentionWatcher):
         self._calls = []
 
     def readings(self, moment: Moment) -> list[Reading]:
-        """Return the readings of all layers."""
         return [
             reading
             for layer, by_head in self.seen.items()
@@ -158,12 +153,10 @@ class LogitMonitor(AttentionWatcher):
         """
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the readings of one layer: the worst heads' values that are finite."""
         readings = [self.worst_head(name, step, layer, values) for name, values in by_head.items()]
         return [reading for reading in readings if math.isfinite(reading.value)]
 
     def forget(self) -> None:
-        """Forget the last sampled pass."""
         super().forget()
         self._calls = []
 
@@ -197,7 +190,6 @@ class AttentionLogits(LogitMonitor):
     source = "Kimi K2, arXiv 2507.20534; arXiv 2309.14322"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return the largest logit and the mean spread of each head."""
         deviations, usable = logit_deviations(logits, visible), visible.sum(-1) > 1
         return {
             "attention_max_logit": logits.amax((0, 2, 3)),
@@ -214,24 +206,23 @@ class AttentionEntropy(LogitMonitor):
     Its collapse accompanies divergence (Zhai et al., 2023, arXiv 2303.06296). The value is the
     lowest head's. Heads that attend to the first token alone are low in healthy models too.
     `collapsed` therefore counts the heads below 0.01, and `new_collapsed` those that were not at
-    the first reading.
+    the first reading; `collapsed_share` is 1 where no head of a layer mixes tokens any more.
     """
 
     name = "attention-entropy"
     default_every = 20
     quantities: ClassVar = {
-        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip")
+        "attention_entropy": Rule(direction="down", floor=0.03, harmless=0.5, advice="qk_clip"),
+        "collapsed_share": Rule(direction=None, warn=1.0, from_start=True, patience=2),
     }
     source = "arXiv 2303.06296"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return the mean entropy of each head."""
         entropy = attention_entropies(logits, visible)
         usable = visible.sum(-1) > 1
         return {"attention_entropy": torch.where(usable, entropy, torch.nan).nanmean((0, 2))}
 
     def readings_of(self, layer: str, by_head: Mapping[str, Tensor], step: int) -> list[Reading]:
-        """Return the lowest head's entropy and the counts of collapsed heads."""
         values = by_head["attention_entropy"]
         if not bool(torch.isfinite(values).all()):
             return []
@@ -246,8 +237,11 @@ class AttentionEntropy(LogitMonitor):
             "head": float(head),
             "heads": float(len(values)),
         }
-        value = max(0.0, float(lowest))
-        return [self.reading("attention_entropy", step, value, layer=layer, **detail)]
+        value, share = max(0.0, float(lowest)), float(collapsed.float().mean())
+        return [
+            self.reading("attention_entropy", step, value, layer=layer, **detail),
+            self.reading("collapsed_share", step, share, layer=layer),
+        ]
 
 
 _NEAR = 1e-3
@@ -268,7 +262,6 @@ class MultiMaximum(LogitMonitor):
     source = "arXiv 2510.04212"
 
     def measure(self, logits: Tensor, visible: Tensor) -> Mapping[str, Tensor]:
-        """Return the share of such rows for each head."""
         usable = visible.sum(-1) > 1
         near = (logits >= logits.amax(-1, keepdim=True) - _NEAR) & visible
         tied = (near.sum(-1) > 1) & usable
@@ -301,7 +294,6 @@ class NearUnitMass(Monitor):
     rank: PositiveInt = 32
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the inputs and outputs of the blocks."""
         handles = []
         for path in self.found:
             block = model.get_submodule(path)
@@ -332,7 +324,6 @@ class NearUnitMass(Monitor):
         return readings
 
     def forget(self) -> None:
-        """Forget the spectra of the last sampled step."""
         self._entering: Tensor | None = None
         self._spectra: list[LayerSpectrum] = []
 
@@ -380,7 +371,6 @@ class KeyNullSum(AttentionWatcher):
     source = "rksp, for the fault of arXiv 2510.04212"
 
     def look(self, layer: str, call: AttentionCall) -> None:
-        """Watch the gradient of the call's keys."""
         if call.key is None or call.softcap:
             return
         self._is_covered = True
@@ -425,6 +415,5 @@ class KeyNullSum(AttentionWatcher):
         return drift
 
     def forget(self) -> None:
-        """Forget the last sampled pass."""
         super().forget()
         self._is_covered = False

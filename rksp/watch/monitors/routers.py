@@ -33,14 +33,12 @@ class RouterMonitor(Monitor):
     find, missing = _routers, "the model has no router"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the inputs of the layers of experts."""
         return [
             router.block.register_forward_pre_hook(partial(self._before, router), with_kwargs=True)
             for router in self.found
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the readings of all routers that ran."""
         return [
             reading
             for router in self.found
@@ -80,18 +78,18 @@ class RouterEntropy(RouterMonitor):
     default_every = 10
     quantities: ClassVar = dict.fromkeys(
         ("router_entropy", "router_entropy_sigmoid"),
-        Rule(direction="down", floor=0.05, advice="backoff"),
+        Rule(
+            direction="down", floor=0.05, warn=0.01, from_start=True, patience=2, advice="backoff"
+        ),
     )
     source = "arXiv 2606.28116"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
-        """Return the mean, lowest and median entropy of up to 8,192 tokens."""
         sample = logits[:: -(-len(logits) // _TOKENS)]
         entropy = router_entropy(sample, is_sigmoid=router.is_sigmoid)
         return torch.stack([entropy.mean(), entropy.min(), entropy.median()])
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
-        """Return the reading of one router."""
         mean, lowest, median = measured.tolist()
         experts = router.weight.shape[0]
         if not math.isfinite(mean) or experts < 2:
@@ -126,14 +124,12 @@ class RouterLoad(RouterMonitor):
     source = "arXiv 2408.15664"
 
     def measure(self, router: Router, logits: Tensor) -> Tensor:
-        """Return the number of tokens of each expert."""
         scores = logits
         if router.correction is not None:
             scores = logits.sigmoid() + router.correction.to(logits.dtype)
         return expert_load(scores, router.top_k)
 
     def readings_of(self, router: Router, measured: Tensor, step: int) -> list[Reading]:
-        """Return the reading of one router's imbalance and, once known, of its dead experts."""
         load = measured.double().cpu()
         if len(load) < 2 or not float(load.sum()):
             return []
@@ -171,7 +167,6 @@ class RowMonitor(Monitor):
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the finite quantities of every router."""
         readings = []
         for router in self.found:
             values, detail = self.values(router.rows())
@@ -201,7 +196,6 @@ class RouterSimilarity(RowMonitor):
     }
 
     def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the similarity of rows that are not zero."""
         if len(rows) < 2 or not bool((rows.norm(dim=-1) > 0).all()):
             return {}, {}
         return {"router_similarity": float(mean_cosine(rows))}, {}
@@ -231,7 +225,6 @@ class RouterConditioning(RowMonitor):
     }
 
     def values(self, rows: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the two quantities, without the ratio to a mean of zero."""
         mean = rows.mean(0)
         centered = (rows - mean).square().sum(-1)
         energy, size = float(centered.sum()), float(mean.norm())

@@ -42,12 +42,10 @@ class LossSpike(Monitor):
     source = "rksp"
 
     def reset(self) -> None:
-        """Forget the mean and the minimum."""
         self._mean: float | None = None
         self._lowest = math.inf
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the loss and its excess."""
         loss = moment.loss
         if loss is None or not math.isfinite(loss):
             return []
@@ -87,7 +85,6 @@ class GradientNorm(Monitor):
     find, missing = parameter_groups, "no parameter is trained"
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the norms that are finite."""
         groups = {
             name: grads
             for name, params in self.found.items()
@@ -129,11 +126,9 @@ class OutputLogZ(Monitor):
     positions: PositiveInt = 512
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put a hook on the model's output."""
         return [model.register_forward_hook(self._after)]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the mean of log Z."""
         log_z = self.seen.get("")
         if log_z is None:
             return []
@@ -171,7 +166,6 @@ class ActivationRange(Monitor):
     find, missing = block_paths, "no list of blocks was found"
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the blocks and their linear layers."""
         return [
             module.register_forward_hook(partial(self._after, path, module is block))
             for path in self.found
@@ -181,7 +175,6 @@ class ActivationRange(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the magnitudes of every block and the growth of the whole model."""
         readings, step = [], moment.step
         for path, seen in self.seen.items():
             values = torch.stack([extreme.float() for extreme, _ in seen]).tolist()
@@ -196,7 +189,6 @@ class ActivationRange(Monitor):
         return readings
 
     def forget(self) -> None:
-        """Forget the activations of the last sampled step."""
         super().forget()
         self._energies: list[Tensor] = []
 
@@ -245,7 +237,6 @@ class NonFinite(Monitor):
     source = "rksp"
 
     def bind(self, model: nn.Module) -> str | None:
-        """List the parameters, the blocks and the modules without children."""
         self._params = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         blocks = block_paths(model)
         self._blocks = [model.get_submodule(path) for path in blocks]
@@ -257,7 +248,6 @@ class NonFinite(Monitor):
         return super().bind(model)
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the outputs of modules without children and of blocks."""
         return [
             *(
                 leaf.register_forward_hook(partial(self._after_leaf, name, is_inner))
@@ -267,7 +257,6 @@ class NonFinite(Monitor):
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the three counts."""
         norms = gradient_norms(moment)
         held = {name: p.grad for name, p in self._params if p.grad is not None}
         gradients = _not_finite(list(held), [norms[grad] for grad in held.values()])
@@ -289,7 +278,6 @@ class NonFinite(Monitor):
         return readings
 
     def forget(self) -> None:
-        """Forget the outputs of the last sampled step."""
         self._names: list[str] = []
         self._sums: list[Tensor] = []
         self._pending: list[tuple[str, Tensor]] = []

@@ -59,7 +59,6 @@ class SilentCorruption(Monitor):
     checksum_every: PositiveInt = 10
 
     def bind(self, model: nn.Module) -> str | None:
-        """Choose the blocks, and check that there are replicas to compare."""
         if world_size() < 2:
             return "the run has one process, so there is no replica to compare with"
         paths = block_paths(model)
@@ -72,12 +71,10 @@ class SilentCorruption(Monitor):
         return super().bind(model)
 
     def reset(self) -> None:
-        """Forget the history of the gains."""
         super().reset()
         self._samples = 0
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Put hooks on the inputs and outputs of the chosen blocks."""
         handles = []
         for path in self._blocks:
             block, before = model.get_submodule(path), partial(self._before, path)

@@ -65,13 +65,11 @@ class JsonLines(Sink):
             ) from error
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Append the records."""
         lines = [_line("reading", reading) for reading in readings]
         lines += [_line("alarm", alarm) for alarm in alarms]
         self._append("".join(lines))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _append(self, text: str) -> None:
@@ -157,14 +155,12 @@ class TensorBoard(Sink):
         self._writer = SummaryWriter(os.fspath(folder))
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Add scalars and texts."""
         for reading in readings:
             self._writer.add_scalar(_tag(reading), reading.value, reading.step)
         for alarm in alarms:
             self._writer.add_text("rksp/alarms", sentence(alarm), alarm.step)
 
     def close(self) -> None:
-        """Close the event file."""
         self._writer.close()
 
 
@@ -186,7 +182,6 @@ class WeightsAndBiases(Sink):
         self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Log the values and the alarms, and send the alerts."""
         for step, values in _by_step(readings):
             self._run.log({"rksp/step": step, **values})
         for alarm in alarms:
@@ -212,7 +207,6 @@ class MLflow(Sink):
         self._seen: set[tuple[str, str, str]] = set()
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Log the values and set the tags."""
         for step, values in _by_step(readings):
             self._mlflow.log_metrics(values, step=step)
         for alarm in _first(alarms, self._seen):
@@ -230,7 +224,6 @@ class Trackio(Sink):
             raise InputError("No Trackio run is active; call trackio.init() first.")
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Log the values and the alarms."""
         for step, values in _by_step(readings):
             self._run.log(values, step=step)
         for alarm in alarms:
@@ -307,7 +300,6 @@ class Latest(Sink):
         self._alarms = 0
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        """Replace the values by those of the new readings."""
         new: dict[str, list[Reading]] = {}
         for reading in readings:
             new.setdefault(f"rksp/{reading.monitor}/{reading.quantity}", []).append(reading)

@@ -53,7 +53,6 @@ class StableRank(Monitor):
     find, missing = block_matrices, "no matrix of a known layout was found in the blocks"
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the matrices of the blocks, and those of the early attention layers."""
         layers = find_anatomy(model).attention
         early = layers[: -(-len(layers) // 3)]
         self._early = {matrix.name for layer in early for matrix in layer.matrices()}
@@ -61,7 +60,6 @@ class StableRank(Monitor):
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the stable rank of every matrix, and the mean of the early layers."""
         weights = [matrix.read() for matrix in self.found]
         state = self.past.get("vectors")
         top = top_singular(weights, state, iterations=None if state is None else _PASSES)
@@ -145,7 +143,6 @@ class QKSpectralEntropy(Monitor):
 
     @torch.no_grad()
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the readings of the windows that end at this step."""
         due = [
             window
             for window in self.windows
@@ -446,7 +443,6 @@ class SpectralAlignment(Monitor):
     source = "arXiv 2510.04202"
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the matrices of the blocks."""
         modules = dict(model.named_modules())
         self._groups: dict[str, list[Matrix]] = {}
         for matrix in block_matrices(model):
@@ -458,7 +454,6 @@ class SpectralAlignment(Monitor):
 
     @torch.no_grad()
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
-        """Compute the singular vectors, and put hooks on the matrices' inputs."""
         matrices = [matrix for group in self._groups.values() for matrix in group]
         weights = [matrix.read() for matrix in matrices]
         state = self.past.get("vectors")
@@ -483,7 +478,6 @@ class SpectralAlignment(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Return the reading of every matrix that ran."""
         return [
             reading
             for path, found in self.seen.items()
