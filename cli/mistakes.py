@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +28,31 @@ _IN_UNITS = {
 }
 _PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
 _ALSO = {"config": "--recipe", "yaml": "--recipe", "gpus": "--devices", "gpu": "--devices"}
+_SHORT = 4  # characters with which many options begin
 _PARTS |= {"accumulation": "gradient_accumulation_steps"}  # units of a field that are another's
 
 
 def unknown_option(typed: str, context: Any) -> str:
     """Say in one sentence what to type instead of an option that a command does not have."""
     said = f"{context.command_path} has no option {one_line(typed, 60)}"
-    known = [one for parameter in context.command.params for one in parameter.opts]
+    parameters = context.command.params
+    known = [one for x in parameters if x.param_type_name == "option" for one in x.opts]
     if (meant := _set_field(plain(typed.lstrip("-")))) and "--set" in known:
         return f"{said}; give --set {meant}=VALUE."
     for field, unit in _meanings(typed):
         option = flags_of(Recipe)[field].name
+        if flags_of(Recipe)[field].is_set and "--set" in known:
+            return f"{said}; give {option}VALUE."
         if option in known and option != typed:
             how = _IN_UNITS.get((field, unit))
             return f"{said}; {how.format(option)}." if how else f"{said}; did you mean {option}?"
-    if close := _close(typed, known) or _part(typed, context):
+    if close := _begun(typed, known) or _close(typed, known) or _part(typed, context):
         return f"{said}{close}"
     if owners := [owner for owner, options in _others(context) if typed in options]:
         return f"{said}; it belongs to rksp {', '.join(owners)}."
     more = f"; {context.command_path} --help lists what there is."
-    return f"{said}{nearest(typed, known, count=1, cutoff=0.7) or more}"
+    near = nearest(typed.strip("-"), [one.strip("-") for one in known], count=1, cutoff=0.7)
+    return f"{said}{near.replace('mean ', 'mean --') or more}"
 
 
 def _set_field(name: str) -> str:
@@ -64,6 +70,14 @@ def _meanings(typed: str) -> Iterator[tuple[str, str]]:
                 continue
             if isinstance(spellings, str) and name in spellings.split():
                 yield _PARTS.get(unit, field), unit
+
+
+def _begun(typed: str, known: list[str]) -> str:
+    """Return a hint if one option begins with the words that were typed."""
+    words = f"--{typed.strip('-').lower().replace('_', '-')}"
+    found = [one for one in known if one == words or one.startswith(f"{words}-")]
+    found = found or [one for one in known if len(words) > _SHORT and one.startswith(words)]
+    return f"; did you mean {found[0]}?" if len(found) == 1 else ""
 
 
 def _close(typed: str, known: list[str]) -> str:
@@ -94,14 +108,38 @@ def _others(context: Any) -> Iterator[tuple[str, set[str]]]:
             yield name, {one for parameter in command.params for one in parameter.opts}
 
 
+def misplaced(words: Sequence[str], path: str) -> str:
+    """Say where a setting belongs that was typed as a word of its own; empty if none was.
+
+    Args:
+        words: What was typed.
+        path: The command, such as `rksp score`.
+    """
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and name.isidentifier():
+            return (
+                f"{path} takes no {one_line(word, 60)}; write --{name.replace('_', '-')} {value}."
+            )
+        if _is_number(word):
+            return f"{path} takes no {one_line(word, 60)}; if it is the rate, write --lr {word}."
+    return ""
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return not Path(word).exists() and math.isfinite(float(word))
+    except (ValueError, OSError):
+        return False
+
+
 def unexpected_words(said: str, context: Any) -> str:
     """Say what to do with words that a command does not take."""
     path = context.command_path
     words = said.partition("(s) (")[2].rstrip(")").split()
     file = next((word for word in words if Path(word).suffix in (*RUN_SUFFIXES, ".json")), None)
-    if words and any("=" in word for word in words):
-        pair = next(word for word in words if "=" in word)
-        return f"{path} takes no {one_line(pair, 60)}; write --{pair.replace('=', ' ', 1)}."
+    if setting := misplaced(words, path):
+        return setting
     takes = any(parameter.name == "recipe_file" for parameter in context.command.params)
     if file is not None and takes:
         return f"{path} takes one target; give the run file with --recipe {one_line(file, 200)}."

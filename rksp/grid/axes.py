@@ -113,7 +113,7 @@ def read_override(text: str) -> tuple[str, Axis]:
     """
     match = _OVERRIDE.match(text)
     if match is None:
-        raise InputError(f"{text!r} is not NAME=VALUES, such as lr=1e-4,3e-4.")
+        raise InputError(f"{text!r} is not NAME=VALUES without blanks, such as lr=1e-4,3e-4.")
     name, value = match["name"].lstrip("+"), match["value"].strip()
     call = _CALL.match(value)
     if re.fullmatch(r"0,0\d+", value):
@@ -138,6 +138,14 @@ def read_override(text: str) -> tuple[str, Axis]:
     return name, _spread(text, call["name"], parts)
 
 
+_TAKES = {
+    "range": "STOP, or START,STOP, or START,STOP,STEP",
+    "interval": "LOW,HIGH",
+    "logspace": "START,STOP,COUNT, such as logspace(-4,-2,9) for 1e-4 to 1e-2",
+    "linspace": "START,STOP,COUNT, such as linspace(1e-4,1e-3,4)",
+}
+
+
 def _spread(text: str, kind: str, parts: list[float]) -> Axis:
     count: float
     try:
@@ -152,7 +160,7 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
             start, stop, count = parts
             step = (stop - start) / max(1, count - 1)
     except (KeyError, ValueError, ZeroDivisionError) as error:
-        raise InputError(f"{text!r}: wrong number of values for {kind}().") from error
+        raise InputError(f"{text!r}: {kind}() takes {_TAKES[kind]}.") from error
     if kind == "logspace" and 0 < start <= 0.1 and 0 < stop < 1:
         ends = ",".join(f"{math.log10(end):.4g}" for end in (start, stop))
         raise InputError(

@@ -26,6 +26,7 @@ _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be th
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
 _HABIT = 5.0  # times what the run strayed before: a rise that is no habit of it
+_CLEAR = 30  # records from which a reward that never rose is no chance
 _SEEN = 8  # records from which a habit is known
 _MOST_SEEN = 200  # records of a curve that its habit is taken from
 _SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
@@ -252,7 +253,9 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
         if has_fallen and len(facts.values) < _SEEN:
             return Fate.UNTOLD, 0
-        return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
+        if has_fallen:
+            return Fate.COLLAPSED, _onset(facts)
+        return (Fate.FINE if has_learned or _has_gained(facts) else Fate.NEVER_LEARNED), 0
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
@@ -272,9 +275,22 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
         return Fate.SPIKE_RECOVERED, 0
-    has_risen = facts.ended - first > max(facts.noise, _ROSE_A_LITTLE * abs(first))
+    has_risen = facts.ended - first > max(2 * facts.noise, _ROSE_A_LITTLE * abs(first))
     may_rise = is_over and rise > 0.5 * facts.learned and len(facts.values) < _SEEN
     return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
+
+
+def _has_gained(facts: _Facts) -> bool:
+    """Tell whether a reward rose at any time by more than chance, or too little is known."""
+    values, size = facts.values, len(facts.values)
+    if size < _CLEAR:
+        return True
+    for part in (size // 20, size // 10, size // 3, size // 2):
+        before, after = values[: max(3, part)], values[max(3, part) :]
+        error = 1.25 * math.hypot(before.std() / len(before) ** 0.5, after.std() / len(after) ** 0.5)
+        if np.mean(before) - np.mean(after) > 2 * error:
+            return True
+    return False
 
 
 def _is_flat(facts: _Facts) -> bool:
@@ -348,6 +364,8 @@ def _nan_onset(values: np.ndarray) -> int:
         return first
     facts = _facts(np.arange(first, dtype=np.float64), before)
     limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * max(facts.learned, 0.0))
+    # Of a run that rose from its first record on, the noise is the rise.
+    limit = min(limit, before[0] + 0.5 * abs(before[0]))
     above = before > limit
     above[: facts.lowest] = False
     return int(np.argmax(above)) if above.any() else first

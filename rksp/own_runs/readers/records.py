@@ -33,6 +33,9 @@ _EPOCHS = ("epoch", "epochs")
 _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a line of their own
 _JUDGED = _OTHERS.union(_COUNTERS)
 
+_PROBED = 100  # rows of which one has every metric, if any has
+_FEW_ROWS = 5  # whose median is where a loss stands
+
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
 _TIMES = re.compile(
@@ -141,15 +144,26 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
     ):
         yield from map(float, range(len(rows)))
         return
-    before, past, epoch = -math.inf, 0.0, -math.inf
-    for row in rows:
+    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
+    losses = [row.get(name, math.nan) for row in rows] if name else []
+    before, past, epoch, begun = -math.inf, 0.0, -math.inf, 0
+    for at, row in enumerate(rows):
         step = row.get(counter, before - past if math.isfinite(before) else 0.0)
         now = next((row[name] for name in _EPOCHS if name in row), epoch)
-        if past + step < before and now > epoch and counter not in _EPOCHS:
-            past = before
+        is_back = past + step < before and counter not in _EPOCHS
+        is_start = step <= rows[begun].get(counter, step) + 1 and at - begun >= _FEW_ROWS
+        if is_back and (now > epoch or (is_start and _goes_on(losses, at))):
+            past, begun = before, at
         epoch = now
         before = past + step
         yield before
+
+
+def _goes_on(losses: Sequence[float], at: int) -> bool:
+    """Tell whether a loss goes on from where it was, and does not begin again as another run."""
+    first, before, after = losses[:3], losses[max(0, at - _FEW_ROWS) : at], losses[at:][:_FEW_ROWS]
+    middle, now = np.nanmedian(before or [math.nan]), np.nanmedian(after or [math.nan])
+    return bool(abs(now - middle) < abs(now - np.nanmedian(first or [math.nan])))
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -294,7 +308,7 @@ def _says(cell: str) -> bool:
     return cell.strip().lower() not in ("", "-", "–", "n/a", "none", "no_log", "no log", "log")
 
 
-_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_TOKEN = re.compile(r"[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LOSS = frozenset(
     words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
 )
