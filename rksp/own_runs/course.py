@@ -15,6 +15,8 @@ import numpy as np
 
 _FEWEST = 3  # records from which a course can be told
 _ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
+_ROSE_LEAST = 0.05  # of what was learned, where the rise undid most of the run's time
+_EARLY = 0.5  # of the way to the lowest point
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
@@ -23,6 +25,7 @@ _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
 _CAME_BACK = 0.3  # of a blow-up: a run that came back by as much is no plain divergence
 _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
+_STILL = 0.002  # of its height: a loss that moves less stands still
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
 _HABIT = 5.0  # times what the run strayed before: a rise that is no habit of it
@@ -255,7 +258,8 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
             return Fate.UNTOLD, 0
         if has_fallen:
             return Fate.COLLAPSED, _onset(facts)
-        return (Fate.FINE if has_learned or _has_gained(facts) else Fate.NEVER_LEARNED), 0
+        has_risen = facts.learned > max(usual, _NOISE * facts.spread) or _has_gained(facts)
+        return (Fate.FINE if has_risen else Fate.NEVER_LEARNED), 0
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
@@ -263,7 +267,9 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     far = min(max(0.5 * abs(first), facts.noise), abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
-    if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
+    if is_clear and (
+        rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)) or _is_set_back(facts)
+    ):
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
@@ -271,13 +277,27 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     top = max(first, facts.level + facts.learned) + max(_NOISE * facts.noise, usual)
     if (third > top).mean() > _WILD:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
+    if (dead := _died(facts)) is not None:
+        return Fate.NEVER_LEARNED, dead
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
         return Fate.SPIKE_RECOVERED, 0
     has_risen = facts.ended - first > max(2 * facts.noise, _ROSE_A_LITTLE * abs(first))
-    may_rise = is_over and rise > 0.5 * facts.learned and len(facts.values) < _SEEN
+    least = max(0.5 * facts.learned, _ROSE_A_LITTLE * abs(facts.level))
+    may_rise = is_over and rise > least and len(facts.values) < _SEEN
     return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
+
+
+def _is_set_back(facts: _Facts) -> bool:
+    """Tell whether the end is where the run was in the first part of its way to the lowest point.
+
+    A rise that is small beside all that was learned may undo most of the time of the run.
+    """
+    passed = int(np.argmax(facts.smooth <= facts.ended))
+    return (
+        passed < _EARLY * facts.lowest and facts.ended - facts.level > _ROSE_LEAST * facts.learned
+    )
 
 
 def _has_gained(facts: _Facts) -> bool:
@@ -287,8 +307,10 @@ def _has_gained(facts: _Facts) -> bool:
         return True
     for part in (size // 20, size // 10, size // 3, size // 2):
         before, after = values[: max(3, part)], values[max(3, part) :]
-        error = 1.25 * math.hypot(before.std() / len(before) ** 0.5, after.std() / len(after) ** 0.5)
-        if np.mean(before) - np.mean(after) > 2 * error:
+        error = 1.25 * math.hypot(
+            before.std() / len(before) ** 0.5, after.std() / len(after) ** 0.5
+        )
+        if np.mean(before) - np.mean(after) > _NOISE * error:
             return True
     return False
 
@@ -310,6 +332,15 @@ def _is_flat(facts: _Facts) -> bool:
     at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
     is_near = facts.ended < 1.1 * values[0]
     return bool(is_near and (at_guess or facts.ended > _LANGUAGE))
+
+
+def _died(facts: _Facts) -> int | None:
+    """Return where a loss began to stand still at a guess, if it does so for half of the run."""
+    still = abs(facts.values - facts.ended) < _STILL * abs(facts.ended)
+    since = len(still) - int(np.argmin(still[::-1])) if not still.all() else 0
+    at_guess = any(abs(facts.ended - math.log(k)) < _STILL * math.log(k) for k in _GUESSES)
+    is_long = len(still) >= _SEEN and since <= len(still) // 2
+    return since if at_guess and is_long else None
 
 
 def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:
