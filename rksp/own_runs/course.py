@@ -15,8 +15,10 @@ import numpy as np
 
 _FEWEST = 3  # records from which a course can be told
 _ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
-_ROSE_LEAST = 0.05  # of what was learned, where the rise undid most of the run's time
-_EARLY = 0.5  # of the way to the lowest point
+_ROSE_LEAST = 0.03  # of what was learned, where the rise undid most of the run's time
+_EARLY = 0.75  # of the way to the lowest point
+_LASTS = 0.15  # of the run: a rise that is no last wobble
+_STEADY = 12.0  # times what the curve strays from one that only rises
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
@@ -25,6 +27,8 @@ _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
 _CAME_BACK = 0.3  # of a blow-up: a run that came back by as much is no plain divergence
 _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
+_VOCABULARY = (9.2, 13.0)  # nats: the logarithm of 10,000 to 400,000 words
+_UNIGRAM = 0.62  # of that: less is left by a model that knows no more than frequencies
 _STILL = 0.002  # of its height: a loss that moves less stands still
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
@@ -100,6 +104,7 @@ class _Facts:
     wobble: float
     lowest: int
     ended: float
+    width: int
 
     @property
     def level(self) -> float:
@@ -205,7 +210,7 @@ def _facts(steps: np.ndarray, values: np.ndarray) -> _Facts:
     tail = min(max(3, len(values) // 20), max(1, len(values) // 3))
     wobble = noise * float((3 / max(3, width)) ** _SLOW)
     ended = float(np.median(values[-tail:]))
-    return _Facts(steps, values, smooth, noise, wobble, lowest, ended)
+    return _Facts(steps, values, smooth, noise, wobble, lowest, ended, width)
 
 
 def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -227,9 +232,14 @@ def _wander(facts: _Facts) -> float:
     """
     for part in (facts.smooth[: facts.lowest + 1], facts.smooth[facts.lowest :][::-1]):
         if len(part) >= _SEEN:
-            seen = part[:: -(-len(part) // _MOST_SEEN)]
-            return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
+            return _strays(part)
     return 0.0
+
+
+def _strays(values: np.ndarray) -> float:
+    """Return how far values stray, at the 90 % quantile, from a curve that only falls."""
+    seen = values[:: -(-len(values) // _MOST_SEEN)]
+    return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
 
 
 def _falling(values: np.ndarray) -> np.ndarray:
@@ -267,12 +277,12 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     far = min(max(0.5 * abs(first), facts.noise), abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
-    if is_clear and (
-        rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)) or _is_set_back(facts)
-    ):
+    if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
+    if is_clear and _is_set_back(facts, usual):
+        return Fate.DIVERGED, facts.lowest
     third = facts.values[-max(3, len(facts.values) // 3) :]
     top = max(first, facts.level + facts.learned) + max(_NOISE * facts.noise, usual)
     if (third > top).mean() > _WILD:
@@ -289,15 +299,18 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
 
 
-def _is_set_back(facts: _Facts) -> bool:
-    """Tell whether the end is where the run was in the first part of its way to the lowest point.
+def _is_set_back(facts: _Facts, usual: float) -> bool:
+    """Tell whether the end is where the run was well before its lowest point.
 
-    A rise that is small beside all that was learned may undo most of the time of the run.
+    A rise that is small beside all that was learned may undo most of the time of the run. Then it
+    goes on and on: the curve behind the lowest point is close to one that only rises.
     """
     passed = int(np.argmax(facts.smooth <= facts.ended))
-    return (
-        passed < _EARLY * facts.lowest and facts.ended - facts.level > _ROSE_LEAST * facts.learned
-    )
+    after = facts.smooth[facts.lowest :]
+    rise = facts.ended - facts.level
+    is_steady = len(after) > _LASTS * len(facts.smooth) and _STEADY * _strays(after[::-1]) < rise
+    is_clear = rise > max(usual, _ROSE_LEAST * facts.learned)
+    return is_steady and is_clear and passed < _EARLY * facts.lowest
 
 
 def _has_gained(facts: _Facts) -> bool:
@@ -335,12 +348,21 @@ def _is_flat(facts: _Facts) -> bool:
 
 
 def _died(facts: _Facts) -> int | None:
-    """Return where a loss began to stand still at a guess, if it does so for half of the run."""
-    still = abs(facts.values - facts.ended) < _STILL * abs(facts.ended)
-    since = len(still) - int(np.argmin(still[::-1])) if not still.all() else 0
-    at_guess = any(abs(facts.ended - math.log(k)) < _STILL * math.log(k) for k in _GUESSES)
-    is_long = len(still) >= _SEEN and since <= len(still) // 2
-    return since if at_guess and is_long else None
+    """Return where a loss began to stand still at a guess, if it does so for half of the run.
+
+    A guess is the logarithm of a small number of classes, or, for a language model that began at
+    that of its vocabulary, no less than the entropy of words by their frequency.
+    """
+    size, ended = len(facts.values), facts.ended
+    classes = any(abs(ended - math.log(k)) < _STILL * math.log(k) for k in _GUESSES)
+    is_language = (
+        _VOCABULARY[0] < facts.values[0] < _VOCABULARY[1] and ended > _UNIGRAM * facts.values[0]
+    )
+    margin = _STILL * abs(ended) if classes else max(0.01 * abs(ended), 2 * facts.wobble)
+    still = np.abs((facts.values if classes else facts.smooth) - ended) < margin
+    since = size - int(np.argmin(still[::-1])) if not still.all() else 0
+    is_long = size >= (_SEEN if classes else _CLEAR)
+    return since if (classes or is_language) and is_long and since <= size // 2 else None
 
 
 def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:
@@ -353,10 +375,14 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         return None
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
-    rise = held.ended - held.level
-    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.wobble):
+    rise, after = held.ended - held.level, values[lowest:]
+    doubt = 2 * held.wobble
+    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
+        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
+    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), doubt):
         return None
-    near = np.arange(max(0, lowest - 2), min(len(values) - 1, lowest + 3))
+    reach = max(2, held.width // 2)
+    near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
     turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
     if facts.ended >= facts.smooth[place]:

@@ -57,6 +57,7 @@ _NAME = re.compile(
 # A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
 _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,])")  # `3epoch:`
+_SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
 _PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
 
@@ -224,7 +225,7 @@ def _row(line: str) -> tuple[dict[str, float], int]:
     """Return the numbers of a line by the words before them, and the whole of its counter."""
     row: dict[str, float] = {}
     planned, end = 0, 0
-    line = _COUNTED.sub(r" \2 \1 ", line)
+    line = _SHORTENED.sub(r"\1", _COUNTED.sub(r" \2 \1 ", line))
     line = _WRAPPED.sub("(", _TIMES.sub(lambda m: " " * len(m[0]), line))
     pending, aside = "", ""
     for match in _NUMBER.finditer(line):
