@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,8 +36,6 @@ def unknown_option(typed: str, context: Any) -> str:
     said = f"{context.command_path} has no option {one_line(typed, 60)}"
     parameters = context.command.params
     known = [one for x in parameters if x.param_type_name == "option" for one in x.opts]
-    if (meant := _set_field(plain(typed.lstrip("-")))) and "--set" in known:
-        return f"{said}; give --set {meant}=VALUE."
     for field, unit in _meanings(typed):
         option = flags_of(Recipe)[field].name
         if flags_of(Recipe)[field].is_set and "--set" in known:
@@ -46,7 +43,7 @@ def unknown_option(typed: str, context: Any) -> str:
         if option in known and option != typed:
             how = _IN_UNITS.get((field, unit))
             return f"{said}; {how.format(option)}." if how else f"{said}; did you mean {option}?"
-    if close := _begun(typed, known) or _close(typed, known) or _part(typed, context):
+    if close := _begun(typed, known) or _part(typed, context):
         return f"{said}{close}"
     if owners := [owner for owner, options in _others(context) if typed in options]:
         return f"{said}; it belongs to rksp {', '.join(owners)}."
@@ -55,16 +52,12 @@ def unknown_option(typed: str, context: Any) -> str:
     return f"{said}{near.replace('mean ', 'mean --') or more}"
 
 
-def _set_field(name: str) -> str:
-    """Return the field of the recipe of this name that only `--set` sets."""
-    flags = flags_of(Recipe)
-    return name if name in flags and flags[name].is_set else ""
-
-
 def _meanings(typed: str) -> Iterator[tuple[str, str]]:
     """Yield the fields of the recipe, with the unit, that a trainer's run file calls so."""
     name = plain(typed.lstrip("-"))
     for field in Recipe.model_fields:
+        if field == name and flags_of(Recipe)[field].is_set:
+            yield field, ""
         for unit, spellings in thesaurus().get(field, {}).items():
             if unit in ("devices", "nodes"):
                 continue
@@ -73,17 +66,12 @@ def _meanings(typed: str) -> Iterator[tuple[str, str]]:
 
 
 def _begun(typed: str, known: list[str]) -> str:
-    """Return a hint if one option begins with the words that were typed."""
-    words = f"--{typed.strip('-').lower().replace('_', '-')}"
+    """Return a hint if one option begins with what was typed, or is a slip of the keys away."""
+    words = f"--{plain(typed.lstrip('-')).replace('_', '-')}"
     found = [one for one in known if one == words or one.startswith(f"{words}-")]
     found = found or [one for one in known if len(words) > _SHORT and one.startswith(words)]
-    return f"; did you mean {found[0]}?" if len(found) == 1 else ""
-
-
-def _close(typed: str, known: list[str]) -> str:
-    """Return a hint if a known option is a slip of the keys away."""
-    close = difflib.get_close_matches(typed.lower(), known, n=1, cutoff=0.8)
-    return f"; did you mean {close[0]}?" if close else ""
+    is_one = len(found) == 1
+    return f"; did you mean {found[0]}?" if is_one else nearest(typed, known, count=1, cutoff=0.8)
 
 
 def _part(typed: str, context: Any) -> str:

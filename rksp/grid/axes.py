@@ -14,12 +14,12 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
-from rksp.ground.flags import misread
 from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.misread import misread
 
 _SCALARS = {*Recipe.model_fields} - {"decay_milestones", "batch_ramp", "lora_targets"}
 _MOST = 1_000_000  # values on one axis
@@ -138,14 +138,6 @@ def read_override(text: str) -> tuple[str, Axis]:
     return name, _spread(text, call["name"], parts)
 
 
-_TAKES = {
-    "range": "STOP, or START,STOP, or START,STOP,STEP",
-    "interval": "LOW,HIGH",
-    "logspace": "START,STOP,COUNT, such as logspace(-4,-2,9) for 1e-4 to 1e-2",
-    "linspace": "START,STOP,COUNT, such as linspace(1e-4,1e-3,4)",
-}
-
-
 def _spread(text: str, kind: str, parts: list[float]) -> Axis:
     count: float
     try:
@@ -160,7 +152,8 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
             start, stop, count = parts
             step = (stop - start) / max(1, count - 1)
     except (KeyError, ValueError, ZeroDivisionError) as error:
-        raise InputError(f"{text!r}: {kind}() takes {_TAKES[kind]}.") from error
+        takes = {"range": "START,STOP,STEP", "interval": "LOW,HIGH"}.get(kind, "START,STOP,COUNT")
+        raise InputError(f"{text!r}: {kind}() takes {takes}.") from error
     if kind == "logspace" and 0 < start <= 0.1 and 0 < stop < 1:
         ends = ",".join(f"{math.log10(end):.4g}" for end in (start, stop))
         raise InputError(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args
@@ -52,82 +49,6 @@ def _number(text: str) -> int | float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-_LONGEST = 60  # characters of a text that may have been meant as a number
-_VALUE = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
-_RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
-_UNIT = re.compile(rf"({_VALUE})[ _]?([A-Za-z]+)")
-_SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
-_OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: math.pow,
-}
-
-
-def misread(text: str, name: str = "lr") -> str:
-    """Say how to write what was meant by a text that is no number; empty if nobody can tell.
-
-    Args:
-        text: Such as `0,001`, `1,000`, `1e-4..1e-2`, `1e-4,1e-3`, `10^-4`, `2**12` or `3%`.
-        name: What the value is of, as an axis of a grid.
-    """
-    text = text.strip()
-    if len(text) > _LONGEST:
-        return ""
-    if re.fullmatch(r"0?,\d+", text):
-        return f"write the decimal point: 0.{text.partition(',')[2]}."
-    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
-        return f"write it without commas: {text.replace(',', '')}."
-    if re.fullmatch(_VALUE, bare := re.sub(r"\s|[,;.'\"]+$", "", text)):
-        return f"write it as {bare}."
-    if "," in text:
-        return f"for several values use rksp grid TARGET {name}={text}."
-    if (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
-        low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
-        return f"for a range use rksp grid TARGET '{name}=logspace({low},{high},9)'."
-    if (value := _worked_out(text)) is not None:
-        return f"write it as {value:.6g}."
-    if re.search(r"[${}<>]", text):
-        return "put the value itself in the place of the variable."
-    if unit := _UNIT.fullmatch(text):  # one letter may be meant as thousands or millions
-        if _unit_of(unit[2]) in _UNLIKE:
-            return f"it counts no {_unit_of(unit[2])}; give its own number."
-        return f"leave out the unit: {unit[1]}."
-    if not re.search(r"\d", text):
-        return "give a number, or leave the option out."
-    return ""
-
-
-# Units that are no count of what an option counts.
-_UNLIKE = ("epochs", "hours", "minutes", "days", "seconds", "samples", "examples")
-
-
-def _unit_of(text: str) -> str:
-    """Return the whole word of a unit: `hours` for `h`, `epochs` for `epoch`."""
-    return next((one for one in _UNLIKE if one.startswith(text.lower())), text)
-
-
-def _worked_out(text: str) -> float | None:
-    """Return the value of a sum, product, power or share of numbers; None where it is none."""
-    try:
-        found = _value_of(ast.parse(text.translate(_SIGNS), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, ArithmeticError, KeyError):
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _value_of(node: ast.expr) -> float:
-    if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](_value_of(node.left), _value_of(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value_of(node.operand)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return float(node.value)
-    raise ValueError
 
 
 def count(number: float) -> str:

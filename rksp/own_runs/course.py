@@ -151,17 +151,8 @@ def course(
         onset = steps[0] if len(loss) else None
         return Course(fate=fate, onset=onset, moved_first="loss" if len(loss) else "")
     facts = _facts(steps[known], values[known])
-    at_best = int(np.argmin(facts.values))
-    told = Course(
-        fate=Fate.UNTOLD,
-        first=float(loss[0]),
-        last=float(loss[-1]) if known[-1] else math.nan,
-        last_step=float(steps[-1]),
-        best=sign * float(facts.values[at_best]),
-        best_step=float(facts.steps[at_best]),
-        level=sign * facts.level,
-        ended=sign * facts.ended,
-    )
+    ends = {"first": float(loss[0]), "last": float(loss[-1]) if known[-1] else math.nan}
+    told = replace(_course(facts, sign), **ends, last_step=float(steps[-1]))
     if _ends_lost(known):
         return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
     if len(facts.values) < _FEWEST:
@@ -172,6 +163,20 @@ def course(
         return _failed(replace(told, fate=fate), steps, norm, at)
     worse = None if held_out is None or is_gain or is_opposed else _overfit(facts, *held_out)
     return replace(told, fate=fate) if worse is None else worse
+
+
+def _course(facts: _Facts, sign: float = 1.0) -> Course:
+    best = int(np.argmin(facts.values))
+    return Course(
+        fate=Fate.UNTOLD,
+        first=sign * float(facts.values[0]),
+        last=sign * float(facts.values[-1]),
+        last_step=float(facts.steps[-1]),
+        best=sign * float(facts.values[best]),
+        best_step=float(facts.steps[best]),
+        level=sign * facts.level,
+        ended=sign * facts.ended,
+    )
 
 
 def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
@@ -387,18 +392,8 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
     if facts.ended >= facts.smooth[place]:
         return None
-    return Course(
-        fate=Fate.OVERFIT,
-        first=float(values[0]),
-        last=float(values[-1]),
-        last_step=float(steps[-1]),
-        best=float(values.min()),
-        best_step=float(steps[values.argmin()]),
-        level=held.level,
-        ended=held.ended,
-        onset=float(steps[turned + 1]),
-        moved_first="held_out_loss",
-    )
+    onset = float(steps[turned + 1])
+    return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
 
 
 def _onset(facts: _Facts) -> int:
