@@ -157,7 +157,7 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
         is_back = past + step < before and counter not in _EPOCHS
         is_start = step <= rows[begun].get(counter, step) + 1 and at - begun >= _FEW_ROWS
         if is_back and (now > epoch or (is_start and _goes_on(losses, at))):
-            past, begun = before, at
+            past, begun = before + (step == 0), at
         epoch = now
         before = past + step
         yield before
