@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,9 @@ _IN_UNITS = {
     ("batch_size", "tokens"): "{} counts sequences: tokens / length",
 }
 _PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
-_ALSO = {"config": "--recipe", "yaml": "--recipe", "gpus": "--devices", "gpu": "--devices"}
+_ALSO = {"config": "--recipe", "yaml": "--recipe", "gpus": "--devices", "nproc": "--devices"}
+_ALSO |= {"amp": "--precision", "loss": "--metric"}
+_FIRST = ("model", "log", "logs", "file", "path")  # what a command takes without an option
 _SHORT = 4  # characters with which many options begin
 _PARTS |= {"accumulation": "gradient_accumulation_steps"}  # units of a field that are another's
 
@@ -43,11 +44,15 @@ def unknown_option(typed: str, context: Any) -> str:
         if option in known and option != typed:
             how = _IN_UNITS.get((field, unit))
             return f"{said}; {how.format(option)}." if how else f"{said}; did you mean {option}?"
-    if close := _begun(typed, known) or _part(typed, context):
+    if typed.strip("-").isdigit():
+        return f"{said}; write a number without blanks."
+    if close := _part(typed, context, known) or _begun(typed, known):
         return f"{said}{close}"
     if owners := [owner for owner, options in _others(context) if typed in options]:
         return f"{said}; it belongs to rksp {', '.join(owners)}."
     more = f"; {context.command_path} --help lists what there is."
+    if "--set" in known:
+        more = f"; a setting of the model is given with --set NAME=VALUE{more}"
     near = nearest(typed.strip("-"), [one.strip("-") for one in known], count=1, cutoff=0.7)
     return f"{said}{near.replace('mean ', 'mean --') or more}"
 
@@ -74,18 +79,18 @@ def _begun(typed: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if is_one else nearest(typed, known, count=1, cutoff=0.8)
 
 
-def _part(typed: str, context: Any) -> str:
-    """Return a hint if it is a value of an option, holds its words, or is another name of it."""
+def _part(typed: str, context: Any, known: list[str]) -> str:
+    """Return a hint if it is a value of an option, the first word, or another name of an option."""
     name, parameters = typed.strip("-").lower(), context.command.params
     for one in parameters:
         values = str(one.metavar or "").strip("[]").split("|")
         if name in values and name not in _ALSO:
             return f"; write {one.opts[0]} {name}."
-    if name.partition("-")[0] == "model" and parameters[0].param_type_name == "argument":
-        return "; the model is the first word, without an option."
-    known = {option for one in parameters for option in one.opts}
-    found = [one for one in known if one.strip("-") in name.split("-")]
-    found += [also for part, also in _ALSO.items() if part in name.split("-") and also in known]
+    if name.partition("-")[0] in _FIRST and parameters[0].param_type_name == "argument":
+        return f"; the {name.partition('-')[0]} is the first word, without an option."
+    words = name.split("-")
+    found = {also for part, also in _ALSO.items() if part in words and also in known}
+    found |= {one for one in known if one.strip("-") in words and len(words) > 1}
     return f"; did you mean {', '.join(sorted(found))}?" if found else ""
 
 
@@ -109,14 +114,14 @@ def misplaced(words: Sequence[str], path: str) -> str:
             return (
                 f"{path} takes no {one_line(word, 60)}; write --{name.replace('_', '-')} {value}."
             )
-        if _is_number(word):
+        if _is_rate(word):
             return f"{path} takes no {one_line(word, 60)}; if it is the rate, write --lr {word}."
     return ""
 
 
-def _is_number(word: str) -> bool:
+def _is_rate(word: str) -> bool:
     try:
-        return not Path(word).exists() and math.isfinite(float(word))
+        return not Path(word).exists() and 0 < float(word) < 1
     except (ValueError, OSError):
         return False
 

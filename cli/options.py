@@ -58,7 +58,7 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
         except ValueError as error:
             from rksp.recipe_files.parse.misread import misread
 
-            said = misread(str(value)) or f"{error}."
+            said = misread(str(value), "NAME") or f"{error}."
             raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {said}") from None
         if least is not None and number < least:
             raise typer.BadParameter(f"is {number}; it should be {least} or more.")

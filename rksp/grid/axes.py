@@ -120,8 +120,8 @@ def read_override(text: str) -> tuple[str, Axis]:
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
     if call is None:
         if "," not in value and (said := misread(value, name)):
-            how = said.removeprefix("for a range use rksp grid TARGET ")
-            raise InputError(f"{text!r} is no list of values; write {how.removeprefix('write ')}")
+            how = said.replace("for a range use rksp grid TARGET", "write")
+            raise InputError(f"{text!r} is no list of values; {how}")
         if other := re.match(r"([A-Za-z_]+)\([^()]*\)$", value):
             known = ("range", "choice", "interval", "logspace", "linspace")
             hint = nearest(other[1], known, count=1) or f"; use {', '.join(known)}."

@@ -10,7 +10,7 @@ from rksp.ground.text import short
 from rksp.recipe_files.parse.python_values import literal
 
 _LONGEST = 60  # characters of a text that may have been meant as a number
-_VALUE = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
+_VALUE = r"(?:[0-9]*\.?[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]+)?"
 _RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
 _UNIT = re.compile(rf"({_VALUE})[ _]?([A-Za-z]+)")
 # Units of what no option counts, and the beginnings of their names.
@@ -32,7 +32,7 @@ def misread(text: str, name: str = "lr") -> str:
         return f"write the decimal point: 0.{text.partition(',')[2]}."
     if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
         return f"write it without commas: {text.replace(',', '')}."
-    bare = re.sub(r"\s|[,;.'\"]+$", "", text)
+    bare = re.sub(r"\s|[,;.'\"]+$", "", re.sub("[‐-―−]", "-", text))
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if "," in text:
