@@ -151,8 +151,10 @@ def course(
         onset = steps[0] if len(loss) else None
         return Course(fate=fate, onset=onset, moved_first="loss" if len(loss) else "")
     facts = _facts(steps[known], values[known])
-    ends = {"first": float(loss[0]), "last": float(loss[-1]) if known[-1] else math.nan}
-    told = replace(_course(facts, sign), **ends, last_step=float(steps[-1]))
+    last = float(loss[-1]) if known[-1] else math.nan
+    told = replace(
+        _course(facts, sign), first=float(loss[0]), last=last, last_step=float(steps[-1])
+    )
     if _ends_lost(known):
         return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
     if len(facts.values) < _FEWEST:
