@@ -99,9 +99,9 @@ class Records:
 
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric over the counter; a run that went back counts once."""
-        metrics = [row for row in self._rows if row.keys() - set(_COUNTERS)]
-        counter = _counter_of(metrics)
-        metrics = list(_passes(metrics, counter))
+        logged = [row for row in self._rows if row.keys() - set(_COUNTERS)]
+        counter = _counter_of(logged)
+        metrics = list(_passes(logged, counter))
         found: dict[str, dict[float, float]] = {}
         for step, row in zip(_steps(metrics, counter), metrics, strict=True):
             for name, value in row.items():
