@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -243,7 +244,7 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return error.exit_code, ""
-        return error.exit_code, _said(_complaint(error))
+        return error.exit_code, _said(_complaint(error, arguments or sys.argv[1:]))
     except RkspError as error:
         if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
@@ -274,14 +275,16 @@ def _left_by_typer(error: SystemExit) -> bool:
     return module.partition(".")[0] == "typer"
 
 
-def _complaint(error: Any) -> str:
+def _complaint(error: Any, arguments: Sequence[str]) -> str:
     """Say in one sentence what is wrong with an option or an argument; its fields say which."""
     context, parameter = error.ctx, getattr(error, "param", None)
     more = f"; {context.command_path} --help lists what there is." if context else "."
     if hasattr(error, "possibilities"):  # of an option that is not there
         from rksp.cli.mistakes import unknown_option
 
-        return unknown_option(error.option_name, context)
+        name = error.option_name  # of `-lr` only `-l`
+        whole = next((one for one in arguments if len(name) == 2 and one.startswith(name)), name)
+        return unknown_option(whole, context)
     if parameter is None:
         from rksp.cli.mistakes import unexpected_words
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.flags import COUNT, Flag, checked, flags_of, misread, whole
+from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
 from rksp.ground.text import one_line, words
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -56,7 +56,9 @@ def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any
         try:
             number: int = whole(value)
         except ValueError as error:
-            said = misread(str(value)) or f"{error}."
+            from rksp.recipe_files.parse.misread import misread
+
+            said = misread(str(value), "NAME") or f"{error}."
             raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {said}") from None
         if least is not None and number < least:
             raise typer.BadParameter(f"is {number}; it should be {least} or more.")
@@ -132,6 +134,8 @@ def _as_number(name: str) -> Callable[[Any], float]:
         try:
             return float(str(value).replace("−", "-"))
         except ValueError:
+            from rksp.recipe_files.parse.misread import misread
+
             how = misread(value, name.lstrip("-")) or "write it as 6e-4 or 0.0006."
             said = f"is {one_line(value, 60)!r}, which is no number; {how}"
             raise typer.BadParameter(said) from None

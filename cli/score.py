@@ -128,6 +128,10 @@ def score(
         baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         if is_many:
+            from rksp.cli.mistakes import misplaced
+
+            if said := misplaced(target, context.command_path):
+                raise InputError(said)
             refuse_unused(context, _ONE_ALONE, "several targets are answered together")
             if measure.evidence != "config" and is_typed(context, "evidence"):
                 raise InputError(

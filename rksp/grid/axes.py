@@ -14,13 +14,13 @@ from typing import Any
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
-from rksp.ground.flags import misread
 from rksp.ground.text import many
 from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.misread import misread
 
 _SCALARS = {*Recipe.model_fields} - {"decay_milestones", "batch_ramp", "lora_targets"}
 _MOST = 1_000_000  # values on one axis
@@ -114,15 +114,15 @@ def read_override(text: str) -> tuple[str, Axis]:
     """
     match = _OVERRIDE.match(text)
     if match is None:
-        raise InputError(f"{text!r} is not NAME=VALUES, such as lr=1e-4,3e-4.")
+        raise InputError(f"{text!r} is not NAME=VALUES without blanks, such as lr=1e-4,3e-4.")
     name, value = match["name"].lstrip("+"), match["value"].strip()
     call = _CALL.match(value)
     if re.fullmatch(r"0,0\d+", value):
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
     if call is None:
         if "," not in value and (said := misread(value, name)):
-            how = said.removeprefix("for a range use rksp grid TARGET ")
-            raise InputError(f"{text!r} is no list of values; write {how.removeprefix('write ')}")
+            how = said.replace("for a range use rksp grid TARGET", "write")
+            raise InputError(f"{text!r} is no list of values; {how}")
         if other := re.match(r"([A-Za-z_]+)\([^()]*\)$", value):
             known = ("range", "choice", "interval", "logspace", "linspace")
             hint = nearest(other[1], known, count=1) or f"; use {', '.join(known)}."
@@ -153,7 +153,8 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
             start, stop, count = parts
             step = (stop - start) / max(1, count - 1)
     except (KeyError, ValueError, ZeroDivisionError) as error:
-        raise InputError(f"{text!r}: wrong number of values for {kind}().") from error
+        takes = {"range": "START,STOP,STEP", "interval": "LOW,HIGH"}.get(kind, "START,STOP,COUNT")
+        raise InputError(f"{text!r}: {kind}() takes {takes}.") from error
     if kind == "logspace" and 0 < start <= 0.1 and 0 < stop < 1:
         ends = ",".join(f"{math.log10(end):.4g}" for end in (start, stop))
         raise InputError(

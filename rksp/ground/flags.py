@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -50,44 +49,6 @@ def _number(text: str) -> int | float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-_LONGEST = 60  # characters of a text that may have been meant as a number
-_VALUE = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
-_RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
-_POWER = re.compile(rf"(?:({_VALUE}) *[*x×·] *)?10(?:\^|\*\*)\(?([+-]?\d+)\)?")
-_SHARE = re.compile(r"([0-9.]+) ?%|([0-9.]+)/([0-9.]+)")
-
-
-def misread(text: str, name: str = "lr") -> str:
-    """Say how to write what was meant by a text that is no number; empty if nobody can tell.
-
-    Args:
-        text: Such as `0,001`, `1,000`, `1e-4..1e-2`, `1e-4,1e-3`, `10^-4` or `3%`.
-        name: What the value is of, as an axis of a grid.
-    """
-    text = text.strip()
-    if len(text) > _LONGEST:
-        return ""
-    if re.fullmatch(r"0?,\d+", text):
-        return f"write the decimal point: 0.{text.partition(',')[2]}."
-    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
-        return f"write it without commas: {text.replace(',', '')}."
-    if "," in text:
-        return f"for several values use rksp grid TARGET {name}={text[:60]}."
-    if (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
-        low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
-        return f"for a range use rksp grid TARGET '{name}=logspace({low},{high},9)'."
-    if power := _POWER.fullmatch(text):
-        return f"write it as {power[1] or '1'}e{power[2]}."
-    if share := _SHARE.fullmatch(text):
-        percent, part, whole_of = share.groups()
-        value = float(percent) / 100 if percent else float(part) / (float(whole_of) or math.inf)
-        return f"write it as {value:.6g}."
-    # A letter may be meant as thousands or millions.
-    if unit := re.fullmatch(rf"({_VALUE}) ?[A-Za-z]{{2,}}", text):
-        return f"leave out the unit: {unit[1]}."
-    return ""
 
 
 def count(number: float) -> str:

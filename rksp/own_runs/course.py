@@ -15,6 +15,10 @@ import numpy as np
 
 _FEWEST = 3  # records from which a course can be told
 _ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
+_ROSE_LEAST = 0.03  # of what was learned, where the rise undid most of the run's time
+_EARLY = 0.75  # of the way to the lowest point
+_LASTS = 0.15  # of the run: a rise that is no last wobble
+_STEADY = 12.0  # times what the curve strays from one that only rises
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
@@ -23,9 +27,13 @@ _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
 _CAME_BACK = 0.3  # of a blow-up: a run that came back by as much is no plain divergence
 _WILD = 0.1  # of the last third: bursts above the first loss that nothing ends
 _GUESSES = (2, 3, 4, 5, 10, 100, 1000)  # classes of which a flat loss may be the logarithm
+_VOCABULARY = (9.2, 13.0)  # nats: the logarithm of 10,000 to 400,000 words
+_UNIGRAM = 0.62  # of that: less is left by a model that knows no more than frequencies
+_STILL = 0.002  # of its height: a loss that moves less stands still
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
 _HABIT = 5.0  # times what the run strayed before: a rise that is no habit of it
+_CLEAR = 30  # records from which a reward that never rose is no chance
 _SEEN = 8  # records from which a habit is known
 _MOST_SEEN = 200  # records of a curve that its habit is taken from
 _SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
@@ -96,6 +104,7 @@ class _Facts:
     wobble: float
     lowest: int
     ended: float
+    width: int
 
     @property
     def level(self) -> float:
@@ -142,16 +151,9 @@ def course(
         onset = steps[0] if len(loss) else None
         return Course(fate=fate, onset=onset, moved_first="loss" if len(loss) else "")
     facts = _facts(steps[known], values[known])
-    at_best = int(np.argmin(facts.values))
-    told = Course(
-        fate=Fate.UNTOLD,
-        first=float(loss[0]),
-        last=float(loss[-1]) if known[-1] else math.nan,
-        last_step=float(steps[-1]),
-        best=sign * float(facts.values[at_best]),
-        best_step=float(facts.steps[at_best]),
-        level=sign * facts.level,
-        ended=sign * facts.ended,
+    last = float(loss[-1]) if known[-1] else math.nan
+    told = replace(
+        _course(facts, sign), first=float(loss[0]), last=last, last_step=float(steps[-1])
     )
     if _ends_lost(known):
         return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
@@ -163,6 +165,20 @@ def course(
         return _failed(replace(told, fate=fate), steps, norm, at)
     worse = None if held_out is None or is_gain or is_opposed else _overfit(facts, *held_out)
     return replace(told, fate=fate) if worse is None else worse
+
+
+def _course(facts: _Facts, sign: float = 1.0) -> Course:
+    best = int(np.argmin(facts.values))
+    return Course(
+        fate=Fate.UNTOLD,
+        first=sign * float(facts.values[0]),
+        last=sign * float(facts.values[-1]),
+        last_step=float(facts.steps[-1]),
+        best=sign * float(facts.values[best]),
+        best_step=float(facts.steps[best]),
+        level=sign * facts.level,
+        ended=sign * facts.ended,
+    )
 
 
 def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
@@ -201,7 +217,7 @@ def _facts(steps: np.ndarray, values: np.ndarray) -> _Facts:
     tail = min(max(3, len(values) // 20), max(1, len(values) // 3))
     wobble = noise * float((3 / max(3, width)) ** _SLOW)
     ended = float(np.median(values[-tail:]))
-    return _Facts(steps, values, smooth, noise, wobble, lowest, ended)
+    return _Facts(steps, values, smooth, noise, wobble, lowest, ended, width)
 
 
 def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -223,9 +239,14 @@ def _wander(facts: _Facts) -> float:
     """
     for part in (facts.smooth[: facts.lowest + 1], facts.smooth[facts.lowest :][::-1]):
         if len(part) >= _SEEN:
-            seen = part[:: -(-len(part) // _MOST_SEEN)]
-            return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
+            return _strays(part)
     return 0.0
+
+
+def _strays(values: np.ndarray) -> float:
+    """Return how far values stray, at the 90 % quantile, from a curve that only falls."""
+    seen = values[:: -(-len(values) // _MOST_SEEN)]
+    return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
 
 
 def _falling(values: np.ndarray) -> np.ndarray:
@@ -252,7 +273,10 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
         if has_fallen and len(facts.values) < _SEEN:
             return Fate.UNTOLD, 0
-        return (Fate.COLLAPSED, _onset(facts)) if has_fallen else (Fate.FINE, 0)
+        if has_fallen:
+            return Fate.COLLAPSED, _onset(facts)
+        has_risen = facts.learned > max(usual, _NOISE * facts.spread) or _has_gained(facts)
+        return (Fate.FINE if has_risen else Fate.NEVER_LEARNED), 0
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
@@ -264,17 +288,51 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
+    if is_clear and _is_set_back(facts, usual):
+        return Fate.DIVERGED, facts.lowest
     third = facts.values[-max(3, len(facts.values) // 3) :]
     top = max(first, facts.level + facts.learned) + max(_NOISE * facts.noise, usual)
     if (third > top).mean() > _WILD:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
+    if (dead := _died(facts)) is not None:
+        return Fate.NEVER_LEARNED, dead
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
         return Fate.SPIKE_RECOVERED, 0
-    has_risen = facts.ended - first > max(facts.noise, _ROSE_A_LITTLE * abs(first))
-    may_rise = is_over and rise > 0.5 * facts.learned and len(facts.values) < _SEEN
+    has_risen = facts.ended - first > max(2 * facts.noise, _ROSE_A_LITTLE * abs(first))
+    least = max(0.5 * facts.learned, _ROSE_A_LITTLE * abs(facts.level))
+    may_rise = is_over and rise > least and len(facts.values) < _SEEN
     return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
+
+
+def _is_set_back(facts: _Facts, usual: float) -> bool:
+    """Tell whether the end is where the run was well before its lowest point.
+
+    A rise that is small beside all that was learned may undo most of the time of the run. Then it
+    goes on and on: the curve behind the lowest point is close to one that only rises.
+    """
+    passed = int(np.argmax(facts.smooth <= facts.ended))
+    after = facts.smooth[facts.lowest :]
+    rise = facts.ended - facts.level
+    is_steady = len(after) > _LASTS * len(facts.smooth) and _STEADY * _strays(after[::-1]) < rise
+    is_clear = rise > max(usual, _ROSE_LEAST * facts.learned)
+    return is_steady and is_clear and passed < _EARLY * facts.lowest
+
+
+def _has_gained(facts: _Facts) -> bool:
+    """Tell whether a reward rose at any time by more than chance, or too little is known."""
+    values, size = facts.values, len(facts.values)
+    if size < _CLEAR:
+        return True
+    for part in (size // 20, size // 10, size // 3, size // 2):
+        before, after = values[: max(3, part)], values[max(3, part) :]
+        error = 1.25 * math.hypot(
+            before.std() / len(before) ** 0.5, after.std() / len(after) ** 0.5
+        )
+        if np.mean(before) - np.mean(after) > _NOISE * error:
+            return True
+    return False
 
 
 def _is_flat(facts: _Facts) -> bool:
@@ -296,6 +354,24 @@ def _is_flat(facts: _Facts) -> bool:
     return bool(is_near and (at_guess or facts.ended > _LANGUAGE))
 
 
+def _died(facts: _Facts) -> int | None:
+    """Return where a loss began to stand still at a guess, if it does so for half of the run.
+
+    A guess is the logarithm of a small number of classes, or, for a language model that began at
+    that of its vocabulary, no less than the entropy of words by their frequency.
+    """
+    size, ended = len(facts.values), facts.ended
+    classes = any(abs(ended - math.log(k)) < _STILL * math.log(k) for k in _GUESSES)
+    is_language = (
+        _VOCABULARY[0] < facts.values[0] < _VOCABULARY[1] and ended > _UNIGRAM * facts.values[0]
+    )
+    margin = _STILL * abs(ended) if classes else max(0.01 * abs(ended), 2 * facts.wobble)
+    still = np.abs((facts.values if classes else facts.smooth) - ended) < margin
+    since = size - int(np.argmin(still[::-1])) if not still.all() else 0
+    is_long = size >= (_SEEN if classes else _CLEAR)
+    return since if (classes or is_language) and is_long and since <= size // 2 else None
+
+
 def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:
     """Return the course of the held-out loss, if it rises for good while the training loss falls.
 
@@ -306,26 +382,20 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         return None
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
-    rise = held.ended - held.level
-    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), 2 * held.wobble):
+    rise, after = held.ended - held.level, values[lowest:]
+    doubt = 2 * held.wobble
+    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
+        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
+    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), doubt):
         return None
-    near = np.arange(max(0, lowest - 2), min(len(values) - 1, lowest + 3))
+    reach = max(2, held.width // 2)
+    near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
     turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
     if facts.ended >= facts.smooth[place]:
         return None
-    return Course(
-        fate=Fate.OVERFIT,
-        first=float(values[0]),
-        last=float(values[-1]),
-        last_step=float(steps[-1]),
-        best=float(values.min()),
-        best_step=float(steps[values.argmin()]),
-        level=held.level,
-        ended=held.ended,
-        onset=float(steps[turned + 1]),
-        moved_first="held_out_loss",
-    )
+    onset = float(steps[turned + 1])
+    return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
 
 
 def _onset(facts: _Facts) -> int:
@@ -348,6 +418,8 @@ def _nan_onset(values: np.ndarray) -> int:
         return first
     facts = _facts(np.arange(first, dtype=np.float64), before)
     limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * max(facts.learned, 0.0))
+    # Of a run that rose from its first record on, the noise is the rise.
+    limit = min(limit, before[0] + 0.5 * abs(before[0]))
     above = before > limit
     above[: facts.lowest] = False
     return int(np.argmax(above)) if above.any() else first

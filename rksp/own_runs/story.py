@@ -65,7 +65,10 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     names.sort(key=lambda name: -len(raw.curves[name].values))  # of names alike the longest
     reward = reward_among(names) if metric is None else None
     held = held_out_loss(names)
-    name = metric or reward or training_loss(names) or held
+    lost = next(
+        (n for n, c in raw.curves.items() if _NORM.search(n) and c.values[-1] != c.values[-1]), None
+    )
+    name = metric or reward or training_loss(names) or held or lost
     if name is None or name not in raw.curves:
         shown = ", ".join(names[:8]) or "none"
         wanted = f"no curve {metric!r}" if metric else "no curve of a loss or a reward"

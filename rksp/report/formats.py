@@ -112,6 +112,8 @@ class Output:
             name = _SUFFIXES.get(path.suffix.lower(), "")
         if not path.name:
             raise InputError(f"-o {text!r} does not name a file.")
+        if not name and text in {one.name for one in FORMATS}:
+            raise InputError(f"-o {text!r} names no file; write --format {text}, or -o FILE.")
         if not name:
             raise InputError(
                 f"-o {text!r} does not say its format; end the name in "

@@ -440,3 +440,99 @@ def test_a_reward_that_falls_for_good_has_collapsed():
     reward[120:] = 0.1
     found = course(steps, reward, is_gain=True)
     assert found.fate is Fate.COLLAPSED and 118 <= found.onset <= 122
+
+
+def judged(values, **more):
+    return course(np.arange(len(values), dtype=float), np.asarray(values, float), **more)
+
+
+def test_a_reward_that_never_rose_was_never_learned():
+    rng = np.random.default_rng(0)
+    flat, sparse = rng.normal(0, 1, 200), np.where(rng.random(200) < 0.04, -40.0, -50.0)
+    assert judged(flat, is_gain=True).fate is judged(sparse, is_gain=True).fate
+    assert judged(flat, is_gain=True).fate is Fate.NEVER_LEARNED
+    rising = flat + np.linspace(0, 2, 200)
+    early = flat + 2 * (np.arange(200) > 8)
+    assert {judged(one, is_gain=True).fate for one in (rising, early)} == {Fate.FINE}
+
+
+def test_a_small_rise_that_goes_on_is_a_failure():
+    noise = np.random.default_rng(1).normal(0, 0.03, 400)
+    falls = 2.3 + 8 / (1 + np.arange(400) / 10) + noise
+    climbs = falls + 0.5 * np.clip(np.arange(400) - 250, 0, None) / 150
+    assert judged(falls).fate is Fate.FINE
+    found = judged(climbs)
+    assert found.fate is Fate.DIVERGED
+    assert 225 < found.onset < 310
+    assert found.ended - found.level < 0.06 * (falls[0] - found.level)
+
+
+def test_a_loss_that_dies_at_a_guess_has_learned_nothing():
+    start = [0.68, 2.46, 5.3, 1.0, 10.7, 2.0, 3.6, 0.69]
+    found = judged([*start, *[0.6931] * 20])
+    assert (found.fate, found.onset) == (Fate.NEVER_LEARNED, 8)
+    assert not judged([*start, *np.linspace(0.69, 0.4, 20)]).fate.is_failure
+    noise = np.random.default_rng(2).normal(0, 0.05, 300)
+    words = 7.3 + 3.5 / (1 + np.arange(300) / 5) ** 3 + noise
+    assert judged(words).fate is Fate.NEVER_LEARNED  # no more than the frequencies of words
+    assert judged(words - 3 * np.linspace(0, 1, 300)).fate is Fate.FINE
+
+
+def test_noise_of_a_held_out_rise_is_measured_against_the_rise():
+    held = [0.265, 0.076, 0.142, 0.083, 0.106, 0.112, 0.139, 0.185, 0.207, 0.219, 0.210, 0.237]
+    steps, losses = np.arange(12.0), np.linspace(0.04, 0.005, 12)
+    found = judged(losses, held_out=(steps, np.array(held)))
+    assert (found.fate, found.onset) == (Fate.OVERFIT, 2)
+    wobbles = np.array([0.265, *[0.09, 0.11] * 5, 0.10])
+    assert judged(losses, held_out=(steps, wobbles)).fate is Fate.FINE
+
+
+def logged(tmp_path, text):
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    (raw,) = read_raw_runs([log])
+    return course_of(raw)
+
+
+def epochs(start):
+    """Batches that are counted anew in each epoch; the loss goes on, or begins again."""
+    return "\n".join(
+        f"Train: {epoch} [{batch}/100] Loss: {4 / (1 + (start * epoch * 100 + batch) / 40):.3f}"
+        for epoch in range(3)
+        for batch in range(0, 100, 4)
+    )
+
+
+def test_batches_counted_anew_are_one_run_where_the_loss_goes_on(tmp_path):
+    assert len(logged(tmp_path, epochs(start=1)).curve.values) == 75
+    assert len(logged(tmp_path, epochs(start=0)).curve.values) == 25  # the last of three runs
+
+
+def test_a_pass_over_held_out_data_is_one_value(tmp_path):
+    lines = []
+    for epoch in range(4):
+        lines += [f"Train: [{epoch}/4][{n}/50] loss {2 - epoch / 4 - n / 500}" for n in range(50)]
+        lines += [f"Test: [{n}/10] Loss {1.5 - epoch / 5 + (n % 3) / 5}" for n in range(10)]
+    held = logged(tmp_path, "\n".join(lines)).held_out
+    assert held.values == pytest.approx([1.68 - epoch / 5 for epoch in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Epoch: {n} | Train Loss: {l:.3f} | Val. Loss: 0.9", "train_loss"),
+        ("{n}epoch:train:1-50batch: iter_time=0.1, loss_ctc=9.1, loss={l:.3f}", "loss"),
+        ("epoch: {n}; trainloss: {l:.3f}; lr: 0.1", "trainloss"),
+    ],
+)
+def test_names_as_people_shorten_them(line, name, tmp_path):
+    story = logged(tmp_path, "\n".join(line.format(n=n, l=3 - n / 10) for n in range(1, 13)))
+    assert (story.metric, len(story.curve.values)) == (name, 12)
+    assert story.curve.values[0] == pytest.approx(2.9)
+
+
+def test_a_gradient_that_is_no_number_tells_of_a_log_without_a_loss(tmp_path):
+    lines = [f"iteration {n}/ 90 | learning rate: 1e-3 | grad norm: nan |" for n in range(9)]
+    assert logged(tmp_path, "\n".join(lines)).course.fate is Fate.NAN
+    with pytest.raises(InputError, match="no curve of a loss"):
+        logged(tmp_path, "\n".join(lines).replace("nan", "0.5"))

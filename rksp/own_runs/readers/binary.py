@@ -20,7 +20,7 @@ from rksp.ground.files import read_limited
 from rksp.ground.reading import parse_json
 from rksp.own_runs.readers.logs import flat, settings_beside
 from rksp.own_runs.readers.records import Records
-from rksp.own_runs.run import Curve, RawRun, RunReader
+from rksp.own_runs.run import RawRun, RunReader
 
 _VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # kinds of a field
 
@@ -80,23 +80,19 @@ def _is_tensorboard(path: Path) -> bool:
 
 
 def _read_tensorboard(path: Path) -> Iterator[RawRun]:
-    points: dict[str, dict[float, float]] = {}
-    said = settings_beside(path.parent)
+    records, said = Records(), settings_beside(path.parent)
     for file in sorted(p for p in path.parent.iterdir() if _EVENTS_MARK in p.name):
         for event in map(_fields, _events(file)):
             step = float(event.get(2, [0])[-1])
             for entry in map(_fields, _part(event, 5).get(1, [])):
                 tag, value = _text(entry.get(1, [])), _scalar(entry)
                 if value is not None:
-                    curve = points.setdefault(tag, {})
-                    while curve and next(reversed(curve)) >= step:  # it was resumed
-                        curve.popitem()
-                    curve[step] = value
+                    records.add({"_step": step, tag: value})
                 elif tag == _TEXT_ARGUMENTS:
                     said |= flat(_json(_text(_part(entry, 8).get(8, []))))
-    if not points:
+    curves = records.curves()
+    if not curves:
         raise InputError(f"{path} holds no scalar.")
-    curves = {tag: Curve.of(curve) for tag, curve in points.items()}
     yield RawRun(name=path.parent.name, file=path, said=said, curves=curves)
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 
@@ -33,6 +34,9 @@ _EPOCHS = ("epoch", "epochs")
 _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a line of their own
 _JUDGED = _OTHERS.union(_COUNTERS)
 
+_PROBED = 100  # rows of which one has every metric, if any has
+_FEW_ROWS = 5  # whose median is where a loss stands
+
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
 _TIMES = re.compile(
@@ -52,6 +56,8 @@ _NAME = re.compile(
 )
 # A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
+_COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,])")  # `3epoch:`
+_SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
 _PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
 
@@ -93,8 +99,9 @@ class Records:
 
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric over the counter; a run that went back counts once."""
-        metrics = [row for row in self._rows if row.keys() - set(_COUNTERS)]
-        counter = _counter_of(metrics)
+        logged = [row for row in self._rows if row.keys() - set(_COUNTERS)]
+        counter = _counter_of(logged)
+        metrics = list(_passes(logged, counter))
         found: dict[str, dict[float, float]] = {}
         for step, row in zip(_steps(metrics, counter), metrics, strict=True):
             for name, value in row.items():
@@ -141,15 +148,49 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
     ):
         yield from map(float, range(len(rows)))
         return
-    before, past, epoch = -math.inf, 0.0, -math.inf
-    for row in rows:
+    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
+    losses = [row.get(name, math.nan) for row in rows] if name else []
+    before, past, epoch, begun = -math.inf, 0.0, -math.inf, 0
+    for at, row in enumerate(rows):
         step = row.get(counter, before - past if math.isfinite(before) else 0.0)
         now = next((row[name] for name in _EPOCHS if name in row), epoch)
-        if past + step < before and now > epoch and counter not in _EPOCHS:
-            past = before
+        is_back = past + step < before and counter not in _EPOCHS
+        is_start = step <= rows[begun].get(counter, step) + 1 and at - begun >= _FEW_ROWS
+        if is_back and (now > epoch or (is_start and _goes_on(losses, at))):
+            past, begun = before + (step == 0), at
         epoch = now
         before = past + step
         yield before
+
+
+def _passes(
+    rows: Sequence[Mapping[str, float]], counter: str | None
+) -> Iterator[Mapping[str, float]]:
+    """Yield rows; of a pass over held-out data, which counts its own batches, the mean alone."""
+    trained = -math.inf
+    for is_held, part in groupby(rows, _is_held):
+        group = list(part)
+        is_pass = all(row.get(counter or "", math.inf) <= trained for row in group)
+        if is_held and is_pass and len(group) > 1:
+            names = dict.fromkeys(name for row in group for name in row)
+            values = {name: [row[name] for row in group if name in row] for name in names}
+            means = {name: float(np.mean(found)) for name, found in values.items()}
+            yield means | {name: trained for name in (counter,) if name}
+            continue
+        yield from group
+        trained = group[-1].get(counter or "", trained) if not is_held else trained
+
+
+def _is_held(row: Mapping[str, float]) -> bool:
+    """Tell whether the metrics of a row are of held-out data alone."""
+    return all(is_held_out(name) for name in row if is_metric(name))
+
+
+def _goes_on(losses: Sequence[float], at: int) -> bool:
+    """Tell whether a loss goes on from where it was, and does not begin again as another run."""
+    parts = losses[:3], losses[max(0, at - _FEW_ROWS) : at], losses[at : at + _FEW_ROWS]
+    begun, middle, now = (np.median([x for x in part if x == x] or [0.0]) for part in parts)
+    return bool(abs(now - middle) < abs(now - begun))
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -184,6 +225,7 @@ def _row(line: str) -> tuple[dict[str, float], int]:
     """Return the numbers of a line by the words before them, and the whole of its counter."""
     row: dict[str, float] = {}
     planned, end = 0, 0
+    line = _SHORTENED.sub(r"\1", _COUNTED.sub(r" \2 \1 ", line))
     line = _WRAPPED.sub("(", _TIMES.sub(lambda m: " " * len(m[0]), line))
     pending, aside = "", ""
     for match in _NUMBER.finditer(line):
@@ -294,11 +336,12 @@ def _says(cell: str) -> bool:
     return cell.strip().lower() not in ("", "-", "–", "n/a", "none", "no_log", "no log", "log")
 
 
-_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_TOKEN = re.compile(r"[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LOSS = frozenset(
     words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
 )
-_REWARD = frozenset(words("reward rewards rew return returns score scores"))
+_PAID = frozenset(words("reward rewards rew return returns"))  # for what a run does by trial
+_REWARD = _PAID.union(words("score scores"))
 # Of these more is better; they are judged where nothing else is logged.
 _SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
 _BARE = ("train", "val", "value")  # as some call the loss itself
@@ -382,7 +425,8 @@ def reward_among(names: Sequence[str]) -> str | None:
 
     None for all other training.
     """
-    if any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
+    paid = any(found & _PAID and not found & _PAIRS for found in map(tokens_of, names))
+    if paid or any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
         wanted, barred = _REWARD, _PAIRS | _HELD_OUT
     elif _first(names, lambda _: True) is None:
         wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))

@@ -1,0 +1,62 @@
+"""How to write what was meant by a text that is no number."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+
+from rksp.ground.text import short
+from rksp.recipe_files.parse.python_values import literal
+
+_LONGEST = 60  # characters of a text that may have been meant as a number
+_VALUE = r"(?:[0-9]*\.?[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]+)?"
+_RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
+_UNIT = re.compile(rf"({_VALUE})[ _]?([A-Za-z]+)")
+# Units of what no option counts, and the beginnings of their names.
+_UNLIKE = re.compile(r"ep|h|min|d|sec|sample|example")
+_SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
+
+
+def misread(text: str, name: str = "lr") -> str:
+    """Say how to write what was meant by a text that is no number; empty if nobody can tell.
+
+    Args:
+        text: Such as `0,001`, `1,000`, `1e-4..1e-2`, `1e-4,1e-3`, `10^-4`, `2**12` or `3%`.
+        name: What the value is of, as an axis of a grid.
+    """
+    text = text.strip()
+    if len(text) > _LONGEST or re.fullmatch(rf"-?{_VALUE}", text):
+        return ""
+    if re.fullmatch(r"0?,\d+", text):
+        return f"write the decimal point: 0.{text.partition(',')[2]}."
+    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
+        return f"write it without commas: {text.replace(',', '')}."
+    bare = re.sub(r"\s|[,;.'\"]+$", "", re.sub("[‐-―−]", "-", text))
+    if re.fullmatch(_VALUE, bare):
+        return f"write it as {bare}."
+    if "," in text:
+        return f"for several values use rksp grid TARGET {name}={text}."
+    if (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
+        low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
+        return f"for a range use rksp grid TARGET '{name}=logspace({low},{high},9)'."
+    if (value := _worked_out(text)) is not None:
+        return f"write it as {short(value, 6)}."
+    if re.search(r"[${}<>]", text):
+        return "put the value itself in the place of the variable."
+    if unit := _UNIT.fullmatch(text):  # one letter may be meant as thousands or millions
+        is_other = _UNLIKE.match(unit[2].lower()) is not None
+        return (
+            f"give the plain number, not {unit[2]}."
+            if is_other
+            else f"leave out the unit: {unit[1]}."
+        )
+    return "" if re.search(r"\d", text) else "give a number, or leave the option out."
+
+
+def _worked_out(text: str) -> float | None:
+    try:
+        found = literal(ast.parse(text.translate(_SIGNS), mode="eval").body, {})
+    except (SyntaxError, ValueError):
+        return None
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
