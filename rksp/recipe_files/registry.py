@@ -23,6 +23,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped_lines,
 )
 from rksp.recipe_files.parse.following import composed
+from rksp.recipe_files.parse.shell import FURTHER
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -159,10 +160,14 @@ def read_document(
         _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
+            found = Found(key=one.key, value="", line=one.line)
             field = "" if one.value or one.why else by_name.misspelt(one.key)
             if field and not draft.is_read(field):
-                said = f"{one.key} is not read, and may mean it"
-                draft.unknown(field, Found(key=one.key, value="", line=one.line), said)
+                draft.unknown(field, found, f"{one.key} is not read, and may mean it")
+            elif by_name.differs(draft, one.key):
+                draft.unknown("learning_rate", found, f"{one.key} gives another")
+            elif one.key == FURTHER and not draft.has_rate:
+                draft.unknown("learning_rate", found, "the command takes settings from elsewhere")
         read = dataclasses.replace(
             draft.finish(), keys=reader.keys, reader=reader.name, unread=left
         )
