@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,7 +20,7 @@ from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
 
 NOTHING = object()
-_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
+_Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
 _CLOSE = 0.8  # likeness of two keys, one of which is a misspelling of the other
 # Fields that are no plain numbers; `as` in a row names another converter.
@@ -295,7 +295,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
-        if plain in idle and not nearest:
+        if plain in idle[0] and not nearest:
             continue
         nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
         if not nearest:
@@ -304,7 +304,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and _is_quiet(key):
+        if not nearest and idle[1].match(plain):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -349,20 +349,7 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
 
 
 @cache
-def _quiet() -> tuple[frozenset[str], ...]:
-    every = _trainers()["every"]
-    return tuple(frozenset(every[part].split()) for part in ("quiet", "quiet_sections"))
-
-
-def _is_quiet(key: str) -> bool:
-    """Tell whether a word of a key, or of a section above it, says that it moves no answer."""
-    home, _, name = key.rpartition(".")
-    words = ({word.lower() for word in _WORDS.findall(part)} for part in (name, home))
-    return any(map(frozenset.intersection, _quiet(), words))
-
-
-@cache
-def _tables(trainer: str) -> tuple[frozenset[str], dict[str, str]]:
+def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
     """Return the irrelevant keys of a trainer, and the keys that change a run."""
     names, chain = [trainer, "every"], []
     while names:  # a trainer's table may build on another's
@@ -371,4 +358,5 @@ def _tables(trainer: str) -> tuple[frozenset[str], dict[str, str]]:
         names[:0] = table.get("extends", "").split()
     idle = [key for table in chain for key in table.get("idle", "").split()]
     changes = [pair for table in chain for pair in table.get("changes", {}).items()]
-    return frozenset(idle), {key: why for why, keys in changes for key in keys.split()}
+    changing = {key: why for why, keys in changes for key in keys.split()}
+    return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing
