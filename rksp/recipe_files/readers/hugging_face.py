@@ -200,7 +200,8 @@ def model(draft: Draft) -> None:
     if base is not None and base.value.lower() != "none":
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
-        if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
+        keys = ("model_name_or_path", "model_id_or_path", "model")
+        if draft.text(*keys) is not None and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
@@ -301,13 +302,6 @@ def _swift_precision(draft: Draft) -> None:
     found = draft.text("torch_dtype")
     if found is not None and not draft.knows("precision"):
         draft.put("precision", precision_of(found.value) or "bf16", found)
-
-
-def _swift_model(draft: Draft) -> None:
-    """Set the model, whose weights are always loaded (swift/model/register.py)."""
-    model(draft)
-    if draft.text("model") is not None:
-        draft.names_weights = True
 
 
 def _axolotl_warmup(draft: Draft) -> None:

@@ -287,14 +287,6 @@ def _holds(draft: Draft, key: str, rank: str) -> Found | None:
     return found if found is not None and found.value.lower() == wanted else None
 
 
-def starts_from(draft: Draft, keys: str) -> None:
-    """Set the model whose weights one of these keys names."""
-    found = draft.text(*keys.split())
-    if found is not None:
-        draft.names_weights = True
-        draft.describe(found.value, {})
-
-
 def note(draft: Draft, keys: str, *, text: str) -> None:
     """Add a note for the user where one of these keys has a value."""
     if draft.text(*keys.split()) is not None:
