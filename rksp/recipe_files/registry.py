@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -293,17 +293,17 @@ def recognize(document: Document) -> Reader:
 
 def matches_any(document: Document) -> bool:
     """Return True if some reader matches a document."""
-    try:
-        recognize(document)
-    except InputError:
-        return False
-    return True
+    return _is_found(recognize, document)
 
 
 def is_run(document: Document) -> bool:
     """Return True if a document is a run file, of a known trainer or not."""
+    return _is_found(reader_for, document)
+
+
+def _is_found(find: Callable[[Document], Reader], document: Document) -> bool:
     try:
-        reader_for(document)
+        find(document)
     except InputError:
         return False
     return True

@@ -88,7 +88,6 @@ class _Reader:
         return True
 
     def _read_character(self) -> list[Word]:
-        """Read one character; return the words of the statement that it ends."""
         c, done = self.text[self.at], []
         if c == "(" and self._is_assignment():
             self.pieces.append(c)
@@ -370,7 +369,6 @@ class _Script:
         self.bodies[name], variables.in_function = body, before
 
     def _statement(self, words: list[Word], *, is_conditional: bool) -> None:
-        """Follow one statement: what it sets, calls or starts."""
         variables = self.variables
         if words[0].text == "local":
             for word in words[1:]:
@@ -579,12 +577,8 @@ def _declared(words: list[Word], variables: _Variables) -> list[Word]:
 
 
 def _perhaps(words: list[Word]) -> list[Word]:
-    """Collect the flags that a script adds on a condition; their values are unknown."""
-    found = []
-    for word in words:
-        if _is_flag(word):
-            found += [word, Word(_ELSEWHERE, word.line)]
-    return found
+    flags = filter(_is_flag, words)
+    return [part for word in flags for part in (word, Word(_ELSEWHERE, word.line))]
 
 
 def _expand(words: list[Word], variables: _Variables) -> list[Word]:
@@ -692,7 +686,6 @@ def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
 
 
 def _command(words: list[Word]) -> CommandLine:
-    """Return program, flags and `key=value` words of one command."""
     texts = [word.text for word in words]
     at, program = _find_program(texts)
     data: dict[str, object] = {}
