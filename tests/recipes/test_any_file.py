@@ -344,3 +344,18 @@ def test_a_run_whose_model_nobody_knows_has_no_answer_and_says_why(text, said, t
 def test_a_number_beyond_any_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="larger than any run"):
         read(tmp_path, f"{BASE}learning_rate: 1e-4\n".replace("90", "9" * 200))
+
+
+@pytest.mark.parametrize(
+    ("precision", "read_as"),
+    [
+        ('"bf16": {"enabled": true}', "bf16"),
+        ('"bf16": {"enabled": true}, "zero_optimization": {"stage": 0}', "bf16"),
+        ('"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}', "bf16-pure"),
+        ('"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}', "fp16-pure"),
+        ('"fp16": {"enabled": true, "fp16_master_weights_and_grads": false}', "fp16"),
+    ],
+)
+def test_deepspeed_keeps_master_weights_in_float32_unless_told(precision, read_as, tmp_path):
+    text = '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, '
+    assert read(tmp_path, f"{text}{precision}}}", "a.json").recipe().precision == read_as
