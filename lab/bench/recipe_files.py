@@ -42,9 +42,10 @@ and Dockerfiles as the shell runs them, with the files that they write. Base fil
 
 A field is *given*, *absent* or *unknown*. What stands in the file and cannot be followed
 (`${{oc.env:LR}}`, `!include`, `auto`, a value set on a condition, two keys or two commands that
-disagree, a key that nearly names a field) is unknown; without a rate, an optimizer, an objective, a
-batch, a length that the answer uses, the answer is *cannot tell* (exit code 4 under
-`--fail-on unknown`), as it is for a model that nobody here knows.
+disagree, a key that nearly names a field, a rate that a command may take from `$ARGS`) is unknown;
+without a rate, an optimizer, an objective, a batch, a length that the answer uses, the answer is
+*cannot tell* (exit code 4 under `--fail-on unknown`), as it is for a model that nobody here knows.
+What a script has a default for (`${{LR:-1e-5}}`) is read at it.
 
 A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings of each field and
 their units, searched at any depth. The objective comes from what stands in the file (estimators,

@@ -8,6 +8,7 @@ from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
+from rksp.recipe import REINFORCED
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
@@ -96,7 +97,9 @@ def balance_is_off(evidence: CheckEvidence) -> str | None:
     coefficient = settings.number(*_COEFFICIENT)
     if coefficient == 0:
         return "the coefficient of the balance loss is 0"
-    if settings.get("output_router_logits") is False:
+    # Trainers of rewards compute their loss from the logits alone, whatever the model would add.
+    is_own_loss = evidence.recipe.objective not in REINFORCED
+    if settings.get("output_router_logits") is False and is_own_loss:
         return _NOT_ADDED
     return None
 

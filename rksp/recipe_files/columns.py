@@ -138,7 +138,6 @@ def _csv(path: Path) -> list[dict[str, object]]:
 
 
 def _with_point(value: object) -> object:
-    """Write a number with a decimal comma with a point."""
     if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
         return value.replace(",", ".")
     return value
@@ -237,7 +236,6 @@ def _unpacked(column: Any) -> int:
 
 
 def _lines(path: Path) -> StringIO:
-    """Return the text of a file with its line ends unchanged."""
     return StringIO(read_text(path, TABLE), newline="")
 
 

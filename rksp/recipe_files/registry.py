@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped_lines,
 )
 from rksp.recipe_files.parse.following import composed
+from rksp.recipe_files.parse.shell import FURTHER
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -159,10 +160,14 @@ def read_document(
         _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
+            found = Found(key=one.key, value="", line=one.line)
             field = "" if one.value or one.why else by_name.misspelt(one.key)
             if field and not draft.is_read(field):
-                said = f"{one.key} is not read, and may mean it"
-                draft.unknown(field, Found(key=one.key, value="", line=one.line), said)
+                draft.unknown(field, found, f"{one.key} is not read, and may mean it")
+            elif by_name.differs(draft, one.key):
+                draft.unknown("learning_rate", found, f"{one.key} gives another")
+            elif one.key == FURTHER and not draft.has_rate:
+                draft.unknown("learning_rate", found, "the command takes settings from elsewhere")
         read = dataclasses.replace(
             draft.finish(), keys=reader.keys, reader=reader.name, unread=left
         )
@@ -288,17 +293,17 @@ def recognize(document: Document) -> Reader:
 
 def matches_any(document: Document) -> bool:
     """Return True if some reader matches a document."""
-    try:
-        recognize(document)
-    except InputError:
-        return False
-    return True
+    return _is_found(recognize, document)
 
 
 def is_run(document: Document) -> bool:
     """Return True if a document is a run file, of a known trainer or not."""
+    return _is_found(reader_for, document)
+
+
+def _is_found(find: Callable[[Document], Reader], document: Document) -> bool:
     try:
-        reader_for(document)
+        find(document)
     except InputError:
         return False
     return True

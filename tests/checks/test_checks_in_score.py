@@ -72,6 +72,12 @@ def test_score_finds_the_mistake_and_not_in_its_twin(case: str, folder: Path, ca
         SILENT.add(twin)
 
 
+def test_a_trainer_of_rewards_adds_no_loss_of_the_models(folder, capsys):
+    mixture, start = str(folder / "mixtral.json"), ("--evidence", "config", "--pretrained")
+    assert "RKSP804" in scored(capsys, mixture, *GOOD, *start)[1]
+    assert "RKSP804" not in scored(capsys, mixture, *GOOD, *start, "--objective", "grpo")[1]
+
+
 def test_a_classifier_of_texts_is_scored_and_its_rate_judged_as_fine_tuning(folder, capsys):
     tuned = ["--batch-size", "32", "--sequence-length", "128", "--evidence", "forward"]
     status, seen = scored(capsys, str(folder / "classifier"), *tuned, "--lr", "0.2")

@@ -36,6 +36,9 @@ def read(folder: Path, text: str, name: str = "a.yaml"):
         "learnin_rate: 3e-2",
         "l\u0435arning_rate: 3e-2",
         "learning\u200b_rate: 3e-2",
+        "lr: 3e-2\nlearning_rate: 1e-5",
+        "learning_rate.: 3e-2",
+        "\uff4c\uff45\uff41\uff52\uff4e\uff49\uff4e\uff47_rate: 3e-2",
     ],
 )
 def test_a_rate_that_stands_there_and_is_not_known_has_no_answer(line, tmp_path):
@@ -92,11 +95,49 @@ def test_a_key_that_nearly_names_a_field_is_seen(key, field):
         (f"LR=3e-2\n{TRAIN}echo {MORE}", 3e-2),
         (f"LR=3e-2\n{TRAIN}{MORE}", None),
         (f"LR=3e-2\ncase $1 in\n a) LR=1e-5;;\nesac\n{TRAIN}", None),
+        (f"LR=1e-5\nenv LR=3e-2 bash -c '{TRAIN.strip()}'\n", 3e-2),
+        (f"LR=1e-5\n(LR=3e-2; {TRAIN.strip()})\n", 3e-2),
+        (f"LR=3e-2\n(LR=1e-5)\n{TRAIN}", 3e-2),
+        (f"LR=3e-2\necho | LR=1e-5\n{TRAIN}", 3e-2),
+        (f"LR=1e-5\nnvidia-smi && LR=3e-2\n{TRAIN}", None),
+        (f"LR=1e-5\ncd x && LR=3e-2\n{TRAIN}", 3e-2),
+        (f"LR=1e-5\nf() {{ LR=3e-2; }}\n[ $A ] && f\n{TRAIN}", None),
+        (f"LR=1e-5\ndeclare -n R=LR\nR=3e-2\n{TRAIN}", None),
+        (f'LR=1e-5\nN=LR\neval "$N=3e-2"\n{TRAIN}', 3e-2),
+        (f"LR=1e-5\nN=LR\nexport $N=3e-2\n{TRAIN}", 3e-2),
+        (f'LR=1e-5\neval "$(cat .env)"\n{TRAIN}', None),
+        (f'LR=1e-5\neval "$(conda shell.bash hook)"\n{TRAIN}', 1e-5),
+        (f"LR=1e-5\nexport $(cat .env | xargs)\n{TRAIN}", None),
+        (f"LR=1e-5\nprintf -vLR 3e-2\n{TRAIN}", None),
+        (f"LR=1\n((LR = 3))\n{TRAIN}", None),
+        (f"LR=1\n((LR == 3))\n{TRAIN}", 1),
+        (f"LR=1e-5\ntrap 'LR=3e-2' DEBUG\n{TRAIN}", None),
+        (f"LR=1e-5\nalias up='LR=3e-2'\nup\n{TRAIN}", None),
+        (
+            f"A=(--learning_rate 1e-5)\nA[1]=3e-2\npython a.py {' '.join(['--b 1'] * 3)} ${{A[@]}}",
+            ...,
+        ),
     ],
 )
 def test_a_script_is_read_as_the_shell_runs_it(script, rate):
-    found = read_shell(script).data["learning_rate"]
+    found = read_shell(script).data.get("learning_rate", ...)
     assert isinstance(found, Unresolved) if rate is None else found == rate
+
+
+@pytest.mark.parametrize(
+    ("more", "is_known"),
+    [("", True), ("$ARGS", False), ('"$@"', False), ("$(cat args)", False), ("--seed 1", True)],
+)
+def test_a_rate_that_a_command_may_take_from_elsewhere_is_not_its_default(more, is_known, tmp_path):
+    flags = "--model_name_or_path gpt2 --output_dir o --max_steps 9 --per_device_train_batch_size 8"
+    command = f"python run_clm.py {flags} --bf16 True {more}\n"
+    assert ("learning_rate" not in read(tmp_path, command, "a.sh").unknown) == is_known
+
+
+def test_two_equal_keys_of_toml_that_differ_are_unknown(tmp_path):
+    text = BASE.replace(": ", "='").replace("\n", "'\n").replace("'90'", "90").replace("'32'", "32")
+    assert read(tmp_path, f"{text}learning_rate=3e-2\nlearning-rate=1e-5\n", "a.toml").unknown
+    assert not read(tmp_path, f"{text}learning_rate=3e-2\nlearning-rate=3e-2\n", "a.toml").unknown
 
 
 RL = (
@@ -303,3 +344,18 @@ def test_a_run_whose_model_nobody_knows_has_no_answer_and_says_why(text, said, t
 def test_a_number_beyond_any_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="larger than any run"):
         read(tmp_path, f"{BASE}learning_rate: 1e-4\n".replace("90", "9" * 200))
+
+
+@pytest.mark.parametrize(
+    ("precision", "read_as"),
+    [
+        ('"bf16": {"enabled": true}', "bf16"),
+        ('"bf16": {"enabled": true}, "zero_optimization": {"stage": 0}', "bf16"),
+        ('"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}', "bf16-pure"),
+        ('"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}', "fp16-pure"),
+        ('"fp16": {"enabled": true, "fp16_master_weights_and_grads": false}', "fp16"),
+    ],
+)
+def test_deepspeed_keeps_master_weights_in_float32_unless_told(precision, read_as, tmp_path):
+    text = '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, '
+    assert read(tmp_path, f"{text}{precision}}}", "a.json").recipe().precision == read_as

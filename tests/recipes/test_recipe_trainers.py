@@ -215,7 +215,7 @@ def test_one_line_of_a_file_decides_where_the_run_starts(tmp_path, name, change,
 def test_nanotron_mup_is_said(tmp_path):
     name = "nanotron/sp_350m_llama_config.yaml"
     read = changed(tmp_path, name, ("    std: 0.03125", "    use_mup: true\n    #"))
-    assert any("use_mup" in note and "rates" in note for note in read.notes)
+    assert any("use_mup" in one.key and "rates" in one.why for one in read.unread)
 
 
 def test_nanotron_plateau_is_a_wsd(tmp_path):

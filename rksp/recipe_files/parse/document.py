@@ -490,7 +490,12 @@ def _lines_of_json(text: str) -> dict[str, int]:
 
 
 def _toml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
-    return "toml", parse_toml(path, text), {}
+    def untwinned(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return _untwinned([(name, untwinned(inner)) for name, inner in value.items()])
+
+    return "toml", untwinned(parse_toml(path, text)), {}
 
 
 def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:

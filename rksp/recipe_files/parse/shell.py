@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from rksp.ground.budgets import DEPTH
@@ -37,6 +38,7 @@ class _Reader:
         self.words: list[Word] = []  # of the current statement
         self.pieces: list[str] = []  # of the current word
         self.start, self.in_word, self.is_whole, self.in_array = 1, False, False, False
+        self.subshells = 0  # that are open
         self.ended_by = ""  # what stands after the last statement: a line's end, ;, |, && or ||
 
     def statements(self) -> Iterator[list[Word]]:
@@ -75,6 +77,9 @@ class _Reader:
         elif c == "`" or (c == "$" and text.startswith(("$(", "${"), at)):
             end = _closing(text, at, c) if c == "`" else _balanced(text, at + 1)
             self._add_through(text[at : end + 1], end)
+        elif text.startswith("((", at) and not self.in_word and not self.words:
+            end = _balanced(text, at)
+            self._add_through(text[at : end + 1], end)
         elif c == "#" and not self.in_word:
             end = text.find("\n", at)
             self.at = len(text) if end < 0 else end
@@ -83,7 +88,6 @@ class _Reader:
         return True
 
     def _read_character(self) -> list[Word]:
-        """Read one character; return the words of the statement that it ends."""
         c, done = self.text[self.at], []
         if c == "(" and self._is_assignment():
             self.pieces.append(c)
@@ -93,6 +97,13 @@ class _Reader:
             self._end_word()
             self.words.append(Word(")", self.line))
             self.in_array = False
+        elif c == "(" and not self.in_word and not self.words:
+            self.words.append(Word(c, self.line))
+            self.subshells += 1
+        elif c == ")" and self.subshells:
+            self._end_word()
+            done, self.words, self.ended_by = self.words, [Word(c, self.line)], ";"
+            self.subshells -= 1
         elif c in " \t\r" or (c == "\n" and self.in_array):
             self._end_word()
         elif c in "\n;|" or self.text.startswith("&&", self.at):
@@ -157,7 +168,7 @@ _ELSEWHERE = "\0"  # stands in a word where something is not known
 _BELOW = re.compile(rf"{_ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _OPENS = {"if", "for", "while", "until", "case", "select"}
 _CLOSES = {"fi", "done", "esac"}
-_KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "{", "}"}
+_KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "{", "}", "(", ")"}
 _PROGRAM = re.compile(
     r"(?:^|/)([\w.-]+\.py)$|(?:^|/)(train_gpt2\w*|fairseq-(?:hydra-)?train|train_gpt\w*cu)$"
 )
@@ -194,43 +205,49 @@ _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 
 
-class _Variables(dict[str, list[Word]]):
-    """The values of a script's variables, and the number of characters expanded so far."""
+class _Variables(ChainMap[str, list[Word]]):
+    """The values of a script's variables, those of a subshell before those around it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
         self.fixed: set[str] = set()  # names that cannot be set again
+        self.spent = 0  # characters expanded so far
+        self.in_function = False  # whose arguments are not the script's
+        self.is_open = False  # a file that is not read may have set any of them
 
-    spent: int = 0
-    in_function: bool = False  # whose arguments are not the script's
-    is_open: bool = False  # a file that is not read may have set any of them
-
-    def forget(self, line: int) -> None:
-        """Make all variables unknown: another file may set them."""
-        self.is_open = True
-        for name in self:
+    def forget(self, line: int, *names: str) -> None:
+        """Make variables unknown; without names all of them, which another file may set."""
+        self.is_open = self.is_open or not names
+        for name in names or tuple(self):
             self[name] = [Word(_ELSEWHERE, line)]
 
     def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
         """Set a variable, or add to it; what grows beyond any script is not known."""
         if not is_added:
             self[name], self.sizes[name] = [], 0
+        elif name not in self.maps[0]:
+            self[name] = list(self.get(name, ()))
         self.sizes[name] = self.sizes.get(name, 0) + sum(len(word.text) + 1 for word in words)
         if self.sizes[name] > _MOST:
-            self[name] = [Word(_ELSEWHERE, line)]
+            self.forget(line, name)
         else:
-            self.setdefault(name, []).extend(words)
+            self[name].extend(words)
 
 
 _Statement = tuple[list[Word], str]  # and what stands behind it: a line's end, ;, |, && or ||
 _SAYING = ("echo", "printf", ":", "cat", "true", "false")  # they run nothing that they name
-_SETTING = ("read", "let", "mapfile", "readarray", "getopts")  # variables, to what is not known
+_SURE = (*_SAYING[:-1], "cd", "mkdir", "export", "source", ".")  # they hardly ever fail
+_SETTING = ("read", "let", "mapfile", "readarray", "getopts", "trap", "alias")  # to the unknown
+_DECLARING = ("export", "declare", "typeset", "local", "readonly", "set", "eval")
 _ENVIRONMENT = re.compile(
-    r"(^|[/.])(activate|(ba|z)sh_?rc|profile|conda\.sh|bash_profile|setvars\.sh)$"
+    r"(^|[/.])(activate|(ba|z)sh_?rc|profile|conda\.sh|bash_profile|setvars\.sh)$|\bhook\b"
 )
+_SET_BY_SUM = re.compile(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
+_ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^]=]*\]\+?=")
 _CALLS = 200  # of functions, in all
 _RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
+FURTHER = "further settings"  # key of those that a command takes from a place that is not read
 
 
 def read_shell(text: str) -> CommandLine:
@@ -291,10 +308,10 @@ class _Script:
         self._has_ended, self._calls = False, 0
         self._outer: dict[str, list[Word]] = {}  # what local variables stand before
 
-    def run(self, statements: Sequence[_Statement]) -> None:
+    def run(self, statements: Sequence[_Statement], *, is_conditional: bool = False) -> None:
         """Follow statements in their order; the bodies of functions where they are called."""
-        depth = dead = at = 0
-        chained = is_skipped = False
+        depth, dead, at = int(is_conditional), 0, 0
+        chained = is_skipped = is_piped = False
         while at < len(statements) and not self._has_ended:
             words, ended_by = list(statements[at][0]), statements[at][1]
             at += 1
@@ -304,6 +321,10 @@ class _Script:
             while words and words[0].text in _KEYWORDS:
                 first = words.pop(0).text
                 depth += (first in _OPENS) - (first in _CLOSES)
+                if first == "(":
+                    self.variables.maps.insert(0, {})
+                elif first == ")" and len(self.variables.maps) > 1:
+                    self.variables.maps.pop(0)
                 if (first in ("else", "elif") and depth == dead) or depth < dead:
                     dead = 0
                 if first == "if" and [word.text for word in words[:2]] in (
@@ -322,32 +343,38 @@ class _Script:
             if not words or dead or is_skipped:
                 is_skipped = is_skipped and ended_by in ("&&", "|")
                 continue
-            is_test = words[0].text in ("[", "[[", "test")
-            self._statement(words, is_conditional=depth > 0 or chained)
+            is_sure = words[0].text in _SURE or _ASSIGNMENT.match(words[0].text) is not None
             said = words[0].text if len(words) == 1 else ""
+            is_piped = is_piped or ended_by == "|"
+            if is_piped:  # what it sets ends with it
+                self.variables.maps.insert(0, {})
+            self._statement(words, is_conditional=depth > 0 or chained)
+            if is_piped:
+                self.variables.maps.pop(0)
+            is_piped = ended_by == "|"
             is_skipped = (said, ended_by) in (("false", "&&"), ("true", "||"), (":", "||"))
-            chained = ended_by == "||" or (ended_by == "&&" and (is_test or chained))
+            chained = ended_by == "||" or (ended_by == "&&" and (chained or not is_sure))
 
-    def call(self, name: str) -> None:
+    def call(self, name: str, *, is_conditional: bool = False) -> None:
         """Follow the body of a function, whose local variables end with it."""
         self._calls += 1
         variables = self.variables
         before, variables.in_function = variables.in_function, True
         body, self.bodies[name] = self.bodies[name], []  # it does not call itself
         outer, self._outer = self._outer, {}
-        self.run(body)
+        self.run(body, is_conditional=is_conditional)
         for local, words in self._outer.items():
             variables[local] = words
         self._outer = outer
         self.bodies[name], variables.in_function = body, before
 
     def _statement(self, words: list[Word], *, is_conditional: bool) -> None:
-        """Follow one statement: what it sets, calls or starts."""
         variables = self.variables
         if words[0].text == "local":
             for word in words[1:]:
                 name, _, _ = word.text.partition("=")
                 self._outer.setdefault(name, variables.get(name, [Word(_ELSEWHERE, word.line)]))
+        line = words[0].line
         words, own = _assign(words, variables, is_conditional=is_conditional)
         _keep_document(words, self._documents, variables, self.written)
         first = words[0].text if words else ""
@@ -356,24 +383,38 @@ class _Script:
             words = words[1:] if first == "exec" else []
         if first in ("source", "."):
             if len(words) > 1 and not _ENVIRONMENT.search(words[1].text):
-                variables.forget(words[0].line)
+                variables.forget(line)
             return
-        if first in _SETTING or (first == "printf" and any(w.text == "-v" for w in words[1:3])):
-            for word in words[1:]:
-                if named := re.match(r"[A-Za-z_]\w*", word.text):
-                    variables[named[0]] = [Word(_ELSEWHERE, word.line)]
+        for name in _set_unseen(words):
+            variables.forget(line, name)
         if first == "unset":
-            for word in words[1:]:
-                variables.pop(word.text, None)
+            for scope, word in product(variables.maps, words[1:]):
+                scope.pop(word.text, None)
         if first in self.bodies and self._calls < _CALLS:
-            self.call(first)
+            self.call(first, is_conditional=is_conditional)
             return
-        if not words or first in _SAYING:
+        if not words or first in _SAYING or first.startswith("(("):
             return
+        if first in ("bash", "sh"):  # it sees what stands before it
+            variables.maps.insert(0, own)
         found = _command(_expand(words, variables))
         if _weight(found) > (0, False):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
+        if first in ("bash", "sh"):
+            variables.maps.pop(0)
+
+
+def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
+    """Yield the variables that a statement sets to what is not followed."""
+    first, second = ([word.text for word in words] + ["", ""])[:2]
+    if first.startswith("(("):
+        yield from (a or b for a, b in _SET_BY_SUM.findall(first))
+    if first in _SETTING or (first == "printf" and second.startswith("-v")):
+        for word in words[1:]:
+            named = re.findall(r"^(?:-v)?([A-Za-z_]\w*)|\b([A-Za-z_]\w*)=", word.text)
+            yield from (a or b for a, b in named)
+    yield from (element[1] for word in words[:1] if (element := _ELEMENT.match(word.text)))
 
 
 def _defined(words: Sequence[Word]) -> str:
@@ -488,9 +529,10 @@ def _assign(
     is_kept = all(_ASSIGNMENT.match(word.text) for word in words) or any(
         word.text.endswith("=(") for word in words
     )
-    if words and words[0].text in ("export", "declare", "local", "readonly", "set", "eval"):
-        is_eval, is_kept = words[0].text == "eval", True
-        words = [word for word in words[1:] if is_eval or not word.text.startswith("-")]
+    if words and words[0].text == "env":
+        words, is_kept = [word for word in words[1:] if not word.text.startswith("-")], False
+    elif words and words[0].text in _DECLARING:
+        words, is_kept = _declared(words, variables), True
     while words and (match := _ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
         rest = first.text[match.end() :]
@@ -517,13 +559,26 @@ def _assign(
     return words, own
 
 
-def _perhaps(words: list[Word]) -> list[Word]:
-    """Collect the flags that a script adds on a condition; their values are unknown."""
-    found = []
-    for word in words:
-        if _is_flag(word):
-            found += [word, Word(_ELSEWHERE, word.line)]
+def _declared(words: list[Word], variables: _Variables) -> list[Word]:
+    """Return the words behind `export`, `eval` and the like, names filled in."""
+    first, *rest = words
+    is_eval = first.text == "eval"
+    if not is_eval and any(re.match(r"-\w*n", word.text) for word in rest):
+        variables.forget(first.line)  # one name stands for another
+    found: list[Word] = []
+    for word in rest:
+        name, _, _ = word.text.partition("=")
+        is_named = "$" in name and (not is_eval or re.match(r"\$\w+=|\$\(", word.text))
+        parts = list(_expand_word(word, variables)) if is_named else [word]
+        if parts and parts[0].text == _ELSEWHERE and not _ENVIRONMENT.search(word.text):
+            variables.forget(first.line)
+        found += [part for part in parts if is_eval or not part.text.startswith("-")]
     return found
+
+
+def _perhaps(words: list[Word]) -> list[Word]:
+    flags = filter(_is_flag, words)
+    return [part for word in flags for part in (word, Word(_ELSEWHERE, word.line))]
 
 
 def _expand(words: list[Word], variables: _Variables) -> list[Word]:
@@ -631,14 +686,14 @@ def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
 
 
 def _command(words: list[Word]) -> CommandLine:
-    """Return program, flags and `key=value` words of one command."""
     texts = [word.text for word in words]
     at, program = _find_program(texts)
     data: dict[str, object] = {}
     lines: dict[str, int] = {}
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
-    _take_flags(words[at + 1 :], data, lines)
+    read = [Word(_ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
+    _take_flags(words[at + 1 :] + read, data, lines)
     named = (
         text
         for before, text in pairwise(texts[at:] if at >= 0 else ())
@@ -663,12 +718,13 @@ def _find_program(texts: list[str]) -> tuple[int, str]:
 
 def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int]) -> None:
     i = 0
-    if len(words) > 1 and words[-1].text == _ELSEWHERE and not _is_flag(words[-2]):
-        words = words[:-1]  # "$@", further settings that are not known
+    has_more = len(words) > 1 and words[-1].text == _ELSEWHERE and not _is_flag(words[-2])
+    words = words[:-1] if has_more else words  # "$@", further settings that are not known
     while i < len(words):
         word = words[i]
         i += 1
         match = re.fullmatch(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", word.text, re.S)
+        has_more = has_more or word.text == _ELSEWHERE
         if match is None:
             pair = _PAIR.fullmatch(word.text)
             if pair:
@@ -678,12 +734,17 @@ def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int
         while match[2] is None and i < len(words) and not _is_flag(words[i]):
             if _is_end(words[i]) or (values and _PAIR.fullmatch(words[i].text)):
                 break
+            if values and words[i].text == _ELSEWHERE and not words[i].whole:
+                has_more = True
+                break
             values.append(words[i].text)
             i += 1
         value = True if not values else _scalar(values[0])
         if len(values) > 1:
             value = [_scalar(part) for part in values]
         _place(data, lines, match[1].replace("-", "_"), value, word.line)
+    if has_more and data and not any(_RATE.search(key) for key in lines):
+        _place(data, lines, FURTHER, Unresolved("set elsewhere"), words[-1].line)
 
 
 def _is_flag(word: Word) -> bool:

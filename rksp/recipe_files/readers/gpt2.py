@@ -91,32 +91,16 @@ def _rates(draft: Draft) -> None:
         draft.note(f"Groups have their own rates ({', '.join(others)}); rksp reads only {main}'s.")
 
 
-def _modded_batch(draft: Draft) -> None:
-    size, micro = draft.number(f"{_HOME}.batch_size"), draft.number(f"{_HOME}.device_batch_size")
-    if size is None:
-        copies = draft.devices or 8
-        draft.default("batch_size", copies, f"one sequence on each of {copies} devices")
-        return
-    draft.put("batch_size", size.value, size)
-    if micro is not None and draft.devices:
-        count = max(1, int(size.value) // (int(micro.value) * draft.devices))
-        draft.put("gradient_accumulation_steps", count, size, micro, text="over replicas")
-
-
-def _modded_fall(draft: Draft) -> None:
-    """Set a plateau, then a linear decay over `warmdown_iters` or the last `cooldown_frac`."""
-    last, share = draft.number(f"{_HOME}.warmdown_iters"), draft.number(f"{_HOME}.cooldown_frac")
-    total = int(draft.value("max_steps"))
-    if last is not None and last.value > 0:
-        draft.put("schedule", "wsd", last)
-        draft.put("decay_steps", int(last.value), last)
-    elif share is not None and 0 < share.value <= 1:
-        draft.put("schedule", "wsd", share)
-        draft.put(
-            "decay_steps", max(1, round(share.value * total)), share, text=f"of {total} steps"
-        )
-    draft.default("schedule", "constant")
-    draft.default("min_lr_ratio", 0.0)
+def _warmdown(draft: Draft, keys: str, *, share: str = "") -> None:
+    """Set a plateau and a fall to zero over so many steps, or over the last share of the run."""
+    found, part = draft.number(*keys.split()), draft.number(*share.split())
+    span = int(found.value) if found is not None else 0
+    if found is None and part is not None and 0 < part.value <= 1:
+        found, span = part, max(1, round(part.value * int(draft.value("max_steps"))))
+    if span > 0:
+        draft.put("schedule", "wsd", found, text="a plateau, then linear decay")
+        draft.put("decay_steps", span, found)
+        draft.put("min_lr_ratio", 0.0, found)
 
 
 def _c_batch(draft: Draft) -> None:
@@ -163,15 +147,6 @@ def _c_precision(draft: Draft) -> None:
     if copies is not None:
         draft.put("precision", "bf16" if copies.value else "bf16-pure", copies)
     draft.default("precision", "fp32" if _is_python(draft) else "bf16", "as compiled")
-
-
-def _warmdown(draft: Draft) -> None:
-    """Set the schedule of modded-nanogpt's Python trainer: a plateau, then linear decay."""
-    found = draft.number("warmdown_iters")
-    if found is not None:
-        draft.put("schedule", "wsd", found, text="a plateau, then linear decay")
-        draft.put("decay_steps", max(1, int(found.value)), found)
-        draft.put("min_lr_ratio", 0.0, found)
 
 
 def _c_model(draft: Draft) -> None:

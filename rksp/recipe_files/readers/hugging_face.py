@@ -200,7 +200,8 @@ def model(draft: Draft) -> None:
     if base is not None and base.value.lower() != "none":
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
-        if draft.text("model_name_or_path", "model_id_or_path") is not None and not is_random:
+        keys = ("model_name_or_path", "model_id_or_path", "model")
+        if draft.text(*keys) is not None and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
@@ -245,35 +246,24 @@ def _groups(draft: Draft) -> None:
         )
 
 
-def _factory(draft: Draft) -> None:
-    """Set the adapters: LoRA, or QLoRA with `quantization_bit` (llamafactory/hparams)."""
-    bits, kind = draft.number("quantization_bit"), draft.text("finetuning_type")
+def _tuning(draft: Draft, keys: str, *, bits: str, targets: str, alpha: float = 0) -> None:
+    """Set the adapters, by default LoRA, with this alpha or twice the rank.
+
+    Sources: llamafactory/hparams; swift/arguments/base_args/base_args.py.
+    """
+    kind, few = draft.text(*keys.split()), draft.number(*bits.split())
     named = kind.value if kind is not None else "lora"
+    if named == "freeze":
+        draft.note("Only some layers are trained, but rksp's estimate is for training all.")
     if named in ("full", "freeze"):
-        if named == "freeze":
-            draft.note("Only some layers are trained, but rksp's estimate is for training all.")
         return
-    word = "other" if named == "oft" else "qlora" if bits is not None else "lora"
-    word, switch = convert.kind_of_adapters(draft, word)
-    draft.put("peft", word, kind, bits, switch)
+    plain = "other" if "lora" not in named else "lora" if few is None else "qlora"
+    word, switch = convert.kind_of_adapters(draft, plain)
+    draft.put("peft", word, kind, few, switch)
     if word != "other":
-        convert.put_lora(draft, "lora_rank", "lora_alpha", "lora_target", 8)
-        draft.default("lora_alpha", 2.0 * float(draft.value("lora_rank")), "twice the rank")
-
-
-def _swift_adapters(draft: Draft) -> None:
-    """Set the adapters; LoRA is the default (swift/arguments/base_args/base_args.py)."""
-    kind = draft.text("tuner_type", "train_type", "sft_type")
-    bits = draft.number("quant_bits", "quantization_bit")
-    named = kind.value if kind is not None else "lora"
-    if named == "full":
-        return
-    is_four = bits is not None and bits.value == 4
-    word = "qlora" if is_four else "lora" if "lora" in named else "other"
-    word, switch = convert.kind_of_adapters(draft, word)
-    draft.put("peft", word, kind, bits, switch)
-    convert.put_lora(draft, "lora_rank", "lora_alpha", "target_modules lora_target_modules", 8)
-    draft.default("lora_alpha", 32.0)
+        convert.put_lora(draft, "lora_rank", "lora_alpha", targets, 8)
+        twice = 2.0 * float(draft.value("lora_rank"))
+        draft.default("lora_alpha", alpha or twice, "" if alpha else "twice the rank")
 
 
 def _swift_batch(draft: Draft) -> None:
@@ -294,20 +284,6 @@ def _swift_objective(draft: Draft) -> None:
     program = draft.document.program
     if program.startswith("swift rlhf") and draft.get("rlhf_type") is None:
         draft.put("objective", "dpo", Found(key=program, value="dpo"), text="dpo by default")
-
-
-def _swift_precision(draft: Draft) -> None:
-    """Set mixed precision from `torch_dtype`; full training upcasts the weights to float32."""
-    found = draft.text("torch_dtype")
-    if found is not None and not draft.knows("precision"):
-        draft.put("precision", precision_of(found.value) or "bf16", found)
-
-
-def _swift_model(draft: Draft) -> None:
-    """Set the model, whose weights are always loaded (swift/model/register.py)."""
-    model(draft)
-    if draft.text("model") is not None:
-        draft.names_weights = True
 
 
 def _axolotl_warmup(draft: Draft) -> None:

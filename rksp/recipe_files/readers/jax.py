@@ -102,15 +102,6 @@ def _precision(draft: Draft) -> None:
     convert.put_precision(draft, named, is_pure=is_pure, text=found.value)
 
 
-def _adapters(draft: Draft) -> None:
-    """Set the adapters from `lora.r` of `levanter.main.lora_lm` (src/levanter/lora.py)."""
-    rank, alpha = draft.number_or(8, "lora.r"), draft.number_or(8.0, "lora.alpha")
-    if rank.key or draft.document.has("lora"):
-        draft.put("peft", "lora", rank if rank.key else draft.get("lora"))
-        draft.put("lora_rank", rank.value, rank)
-        draft.put("lora_alpha", alpha.value, alpha)
-
-
 _OTHER_RUNS = ("initialize_from_checkpoint_path", "initialize_model_from_checkpoint_path")
 
 

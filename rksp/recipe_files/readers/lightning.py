@@ -71,7 +71,6 @@ def _devices(draft: Draft) -> None:
 
 
 def _class(draft: Draft, parts: tuple[str, ...]) -> Found | None:
-    """Return the class that a part names, as `class_path` or as plain text."""
     keys = (key for part in parts for key in (f"{part}.class_path", part))
     return next((found for key in keys if (found := draft.text(key)) is not None), None)
 
@@ -96,16 +95,6 @@ def _of_torch(draft: Draft) -> None:
                          ("adam_beta2", 0.999), ("adam_epsilon", 1e-8),
                          ("weight_decay", 0.01 if name == "AdamW" else 0.0)):  # fmt: skip
         draft.default(field, usual)
-
-
-def _clip(draft: Draft) -> None:
-    kind = draft.text_or("norm", "trainer.gradient_clip_algorithm")
-    if kind.value == "value":
-        draft.note("gradient_clip_algorithm: each number is clipped, which rksp reads as no clip.")
-        draft.put("max_grad_norm", None, kind, text="value is no norm")
-        return
-    convert.clip(draft, "max_grad_norm", ["trainer.gradient_clip_val"])
-    draft.default("max_grad_norm", None)
 
 
 def _steps(draft: Draft) -> None:
@@ -331,30 +320,12 @@ def _timm_rate(draft: Draft) -> None:
         draft.put("learning_rate", found.value, found)
         return
     base, size = draft.number_or(0.1, "lr_base"), draft.amount("lr_base_size", default=256)
-    usual = "sqrt" if any(part in _opt(draft) for part in _ROOTS) else "linear"
+    usual = "sqrt" if any(part in draft.word("opt") for part in _ROOTS) else "linear"
     is_root = draft.text_or(usual, "lr_base_scale").value == "sqrt"
     ratio = int(draft.value("batch_size")) / size
     rate = base.value * (ratio**0.5 if is_root else ratio)
     text = f"× {'√' if is_root else ''}({draft.value('batch_size')} / {size:g})"
     draft.put("learning_rate", float(f"{rate:.6g}"), base, text=text, after=("batch_size",))
-
-
-def _opt(draft: Draft) -> str:
-    return draft.word("opt") or "sgd"
-
-
-def _timm_epsilon(draft: Draft) -> float:
-    return 1e-6 if _opt(draft) == "lamb" else 1e-8
-
-
-def _timm_clip(draft: Draft) -> None:
-    kind = draft.text_or("norm", "clip_mode")
-    if kind.value != "norm" and draft.number("clip_grad") is not None:
-        draft.note(f"clip_mode is {kind.value}, which rksp reads as no clipping of the norm.")
-        draft.put("max_grad_norm", None, kind, text=f"{kind.value} is no norm of all gradients")
-    else:
-        convert.clip(draft, "max_grad_norm", ["clip_grad"])
-    draft.default("max_grad_norm", None)
 
 
 def _epochs(draft: Draft) -> tuple[float, float]:
@@ -416,8 +387,6 @@ def _timm_model(draft: Draft) -> None:
     """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
         draft.names_weights = True
-    if draft.number("layer_decay") is not None:
-        draft.note("layer_decay: early layers have lower rates; rksp judges the highest.")
     named = draft.text("model")
     if named is None:
         return

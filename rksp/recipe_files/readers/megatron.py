@@ -85,7 +85,6 @@ def _counted(draft: Draft, *keys: str) -> tuple[int, Found, str] | None:
 
 
 def _steps_of(samples: float, size: int, ramp: tuple[tuple[int, int], ...]) -> int:
-    """Return the steps that this number of samples takes."""
     steps = 0
     for (start, smaller), (end, _) in pairwise(ramp):
         taken = (end - start) * smaller
@@ -247,10 +246,6 @@ def _neox_decay(draft: Draft) -> None:
         found = dataclasses.replace(share, value=end)
     if found is not None and found.value != draft.value("max_steps"):
         convert.put_decay_until(draft, int(found.value), found)
-    for key in ("use_mup", "mup_embedding_mult", "mup_output_temp"):
-        if draft.true(key) is not None or (key != "use_mup" and draft.get(key) is not None):
-            draft.note(f"{key}: rates and scales follow μP, per group; rksp reads one rate.")
-            return
 
 
 def _neox_model(draft: Draft) -> None:

@@ -167,11 +167,6 @@ def _tune_steps(draft: Draft) -> None:
         convert.put_epochs(draft, "max_steps", rounds.value, rounds, "epochs")
 
 
-def _tune_schedule(draft: Draft) -> str:
-    """Return the default schedule: none unless the file builds one."""
-    return "cosine" if draft.document.find("lr_scheduler") else "constant"
-
-
 def _tune_adapters(draft: Draft) -> None:
     """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
     built = draft.text_or("", "model._component_")

@@ -147,17 +147,6 @@ def _decay(draft: Draft) -> None:
         draft.put("weight_decay", float(f"{found.value / rate:.6g}"), found, text=text)
 
 
-def _clip(draft: Draft) -> None:
-    kind = draft.text_or("", "algorithms.gradient_clipping.clipping_type").value
-    found = draft.number("algorithms.gradient_clipping.clipping_threshold")
-    if found is not None and kind in ("", "norm"):
-        draft.put("max_grad_norm", found.value or None, found)
-        return
-    if kind:
-        draft.note(f"Gradients are clipped by {kind}, which rksp reads as no clipping.")
-    draft.default("max_grad_norm", None)
-
-
 def _fall(draft: Draft) -> None:
     """Set the end of the schedule (`t_max`), and the steps at which it falls."""
     if draft.value("schedule") == "polynomial":
@@ -314,19 +303,8 @@ def _nanotron_precision(draft: Draft) -> None:
     convert.put_precision(draft, kind, is_pure=copy is None, text=text)
 
 
-def _mup(draft: Draft) -> bool:
-    """Note `use_mup`: spectral initialization and rates by layer (src/nanotron/scaling)."""
-    found = draft.true("model.init_method.use_mup")
-    if found is not None:
-        draft.note(
-            f"{found.key}: initialization and rates follow μP, layer by layer; "
-            "rksp reads one rate and one standard deviation."
-        )
-    return found is not None
-
-
 def _nanotron_model(draft: Draft) -> None:
-    is_mup = _mup(draft)
+    mup = draft.document.find("model.init_method.use_mup")  # which is listed with what it changes
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
     std = draft.amount("model.init_method.std", "model.init_method.initializer_range")
@@ -349,7 +327,7 @@ def _nanotron_model(draft: Draft) -> None:
         draft.no_target("transformers does not have its model; name a TARGET.")
     else:
         wanted = {key: settings.get(key) for key in _SETTINGS}
-        notes = [] if is_mup else [
+        notes = [] if mup is not None and mup.value is True else [
             "nanotron divides the output projections' deviation by √(2 × layers); "
             f"transformers' {kind} does not.",
         ]  # fmt: skip

@@ -220,17 +220,26 @@ def misspelt(key: str) -> str:
 
     Two letters may be wrong, one in a short name, and letters may look like others or not be seen.
     """
-    name = unicodedata.normalize("NFKC", key.rpartition(".")[2])
+    name = unicodedata.normalize("NFKC", key.rstrip(".").rpartition(".")[2])
     seen = "".join(c for c in name if unicodedata.category(c) != "Cf").lower().translate(_ALIKE)
     seen = plain(seen)
     for field in DECISIVE:
         units = thesaurus()[field] if field != "objective" else {}
         for spelling in " ".join(units.values()).split():
             if spelling == seen:
-                return field if seen != plain(name) else ""
+                return "" if plain(key).rpartition(".")[2] == seen else field
             if "." not in spelling and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
                 return field
     return ""
+
+
+def differs(draft: Draft, key: str) -> bool:
+    """Tell whether a key that is not read gives another learning rate beside the one that is."""
+    (home, _, name), other = key.rpartition("."), draft.document.find(key)
+    places = {one.rpartition(".")[0]: one for one in draft.keys_of("learning_rate")}
+    if other is None or home not in places or plain(name) not in _words("learning_rate", "rate"):
+        return False
+    return _number(other.value) not in (None, draft.value("learning_rate"))
 
 
 def _is_near(name: str, spelling: str) -> bool:

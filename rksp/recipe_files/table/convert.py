@@ -54,6 +54,23 @@ def clip(draft: Draft, name: str, keys: Sequence[str]) -> None:
         draft.put(name, found.value if found.value > 0 else None, found)
 
 
+def clip_by(draft: Draft, keys: str, *, kind: str) -> None:
+    """Set the clipping norm, off by default, where `kind` is `norm` or absent; else there is none.
+
+    Args:
+        draft: The draft.
+        keys: Keys of the norm.
+        kind: Key that says what is clipped.
+    """
+    clipped = draft.text_or("norm", kind)
+    if clipped.value != "norm" and draft.number(*keys.split()) is not None:
+        draft.note(f"Gradients are clipped by {clipped.value}, which rksp reads as no clipping.")
+        draft.put("max_grad_norm", None, clipped, text=f"{clipped.value} is no norm")
+    else:
+        clip(draft, "max_grad_norm", keys.split())
+    draft.default("max_grad_norm", None)
+
+
 def put_optimizer(draft: Draft, found: Found) -> None:
     """Set the optimizer from its name; one that rksp does not have is `other`."""
     ours, loss = optimizer_of(str(found.value))
@@ -285,14 +302,6 @@ def _holds(draft: Draft, key: str, rank: str) -> Found | None:
         return draft.true(name)
     found = draft.text(name)
     return found if found is not None and found.value.lower() == wanted else None
-
-
-def starts_from(draft: Draft, keys: str) -> None:
-    """Set the model whose weights one of these keys names."""
-    found = draft.text(*keys.split())
-    if found is not None:
-        draft.names_weights = True
-        draft.describe(found.value, {})
 
 
 def note(draft: Draft, keys: str, *, text: str) -> None:

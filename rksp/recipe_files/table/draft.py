@@ -313,6 +313,10 @@ class Draft:
         origins = [field.origin for field in self._fields.values()]
         return {key for one in origins if one.kind is OriginKind.UNKNOWN for key in one.keys}
 
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """Return the keys of the file that give a field."""
+        return self._fields[name].origin.keys if self.knows(name) else ()
+
     @property
     def has_rate(self) -> bool:
         """Whether the file, or the user, gives a learning rate, known or not."""

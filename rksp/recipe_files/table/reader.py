@@ -267,7 +267,6 @@ def _closed(name: str) -> tuple[str, ...]:
 
 
 def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
-    """Return the default that goes with what another field was read as."""
     return where.get(str(draft.value(field)), rest)
 
 
