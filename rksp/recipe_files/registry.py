@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -22,7 +23,8 @@ from rksp.recipe_files.parse.document import (
     unwrapped,
     unwrapped_lines,
 )
-from rksp.recipe_files.parse.following import composed
+from rksp.recipe_files.parse.following import composed, launched
+from rksp.recipe_files.parse.python_loop import OPTIONS
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -202,6 +204,10 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         return scripts.of_script(document)
     if document.syntax == "shell" and document.file:
         return _of_command(document)
+    if document.syntax == "shell" and not any(reader.matches(document) for reader in READERS):
+        return launched(document)
+    if document.syntax == "python" and OPTIONS in document.data:
+        return _of_loop(document)
     if is_logged(document.data):
         lines = unwrapped_lines(document.lines)
         logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
@@ -212,6 +218,23 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()
     return document, ()
+
+
+def _of_loop(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """Return the configuration file that an option of a script names, with what the script builds.
+
+    Without one the options count at their defaults.
+    """
+    for name in document.data[OPTIONS].values():
+        file = None
+        if isinstance(name, str) and name.endswith((".yaml", ".yml", ".json", ".toml")):
+            with contextlib.suppress(InputError):
+                file = named_file(document, name)
+        if file is not None and by_name.gives_rate(file):
+            data = {**document.data, **file.data}
+            both = dataclasses.replace(file, data=data)
+            return both, (f"Read from {name}, which an option of {document.path} names.",)
+    return document, ("The script's options are read at their defaults.",)
 
 
 def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:

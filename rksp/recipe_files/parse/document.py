@@ -23,6 +23,7 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
+from rksp.recipe_files.parse.python_loop import read_loop
 from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
@@ -503,8 +504,10 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     data, lines = read_python(tree)
     beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
     modules = {name: _module(there) for name, there in beside.items() if _is_file(there)}
-    calls = read_calls(tree, modules)
-    return "python", data | ({CALLS: calls} if calls else {}), lines
+    if calls := read_calls(tree, modules):
+        return "python", data | {CALLS: calls}, lines
+    own, places = read_loop(tree, modules, data)
+    return "python", own | data, places | lines
 
 
 def _module(path: Path) -> ast.Module:

@@ -306,6 +306,30 @@ def modules_of(tree: ast.Module) -> list[str]:
     return [name for name in dict.fromkeys(found + whole) if "." not in name]
 
 
+def names_of(
+    tree: ast.Module, imported: Mapping[str, ast.Module]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Return what the names of a script stand for, its options, and the lines of these."""
+    nodes = list(ast.walk(tree))
+    changes = _changes(nodes)
+    once, _ = _assigned(tree, _imported(tree, imported), changes)
+    homes = _options(nodes, once, changes)
+    options, lines = {}, {}
+    for node in nodes:
+        found = (
+            _option(node, once)
+            if isinstance(node, ast.Call) and _GIVES.search(called(node))
+            else {}
+        )
+        lines |= dict.fromkeys(found, getattr(node, "lineno", 0))
+        options |= found
+    held = homes["args"].held
+    return once | homes, {name: held[name] for name in options if held.get(name) is not None}, lines
+
+
+_GIVES = re.compile(r"\.add_argument$")
+
+
 def _options(
     nodes: list[ast.AST], known: dict[str, Any], changes: Mapping[str, _Changes]
 ) -> dict[str, Settings]:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from rksp.ground.model import definite
@@ -20,7 +20,7 @@ from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
-from rksp.recipe_files.parse.python_source import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
@@ -41,6 +41,13 @@ _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twi
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
+_PASSED = re.compile(
+    r"^[A-Za-z_][\w.\[\]'\"]*$"
+)  # a name that only passes on what stands elsewhere
+_CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
+_OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
+_ROLLED = {"rollout", "rollouts", "episode", "episodes", "advantage", "advantages"}
+_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
@@ -100,7 +107,7 @@ class Names:
         What is switched off, or left to the trainer, does not stand there, nor, unless `anywhere`
         counts, what belongs to another model or to evaluation.
         """
-        found: list[tuple[tuple[bool, int, int], Found]] = []
+        found: list[tuple[tuple[bool, bool, int, int], Found]] = []
         for place, spelling in enumerate(spellings):
             *home, last = spelling.split(".")
             for leaf in self._by_last.get(last, ()):
@@ -111,7 +118,8 @@ class Names:
                     continue
                 one = self.document.find(leaf.key)
                 if one is not None:
-                    found.append(((not leaf.is_foremost, place, len(above)), one))
+                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def strings(self) -> Iterator[Found]:
@@ -305,7 +313,8 @@ def complete(draft: Draft) -> None:
     names, asked = Names(draft.document), set(draft.asked)
     draft.by_name = True
     objective(draft, names)
-    for field, fill_in in _FILLED.items():
+    is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
+    for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
         spellings = [spelling for words in _units(field) for spelling in words]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
@@ -382,12 +391,17 @@ def _batch(draft: Draft, names: Names) -> None:
     """Set the batch: a whole one, one in tokens, or a device's × accumulation × devices."""
     kinds = {
         unit: _first(draft, names, "batch_size", _words("batch_size", unit))
-        for unit in ("whole", "tokens", "mini", "prompts", "device", "accumulation")
+        for unit in ("whole", "tokens", "mini", "prompts", "device", "plain", "accumulation")
     }
     is_rl, answers = draft.value("objective") in REINFORCED, None
     if is_rl:
         answers = _first(draft, names, "generations", _words("generations", "number"))
     total, size, steps = kinds["whole"], kinds["device"], kinds["accumulation"]
+    bare = kinds["plain"]
+    if size is None:
+        size = bare
+    elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
+        total = bare  # a batch beside its share is the whole
     prompts = kinds["mini"] or (kinds["prompts"] if total is None else None)
     if is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
@@ -516,6 +530,14 @@ _FILLED = {
     "batch_size": _batch,
     "max_steps": _steps,
 }  # what decides an answer
+_BESIDE = {
+    "warmup_steps": _warmup,
+    "min_lr_ratio": _lowest,
+    **{
+        name: partial(_plain_number, field=name)
+        for name in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+    },
+}  # what a trainer has a default for, and a program may set otherwise
 
 
 def objective(draft: Draft, names: Names | None = None) -> None:
@@ -586,6 +608,18 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
     for meaning, listed in said["programs"].items():
         if set(words) & set(listed.split()):
             yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
+            break
+    script = plain(str(document.data.get(NAMES, "")))
+    for meaning, listed in said["functions"].items():
+        found_word = next(
+            (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
+        )
+        if found_word is not None:
+            yield Found(key=NAMES, value=found_word), meaning.split(), False
+    for key in document.leaves():
+        words_of_key = plain(key.rpartition(".")[2]).split("_")
+        if not _ROLLED.isdisjoint(words_of_key) and (one := document.find(key)) is not None:
+            yield one, ["grpo", "ppo"], not _is_on(one.value)
             break
     for sign in said["signs"]:
         for found in names.find(sign["names"].split(), anywhere=True):
@@ -729,6 +763,9 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     foreign += [one for one in known if _BLOCKS.search(one) and _is_on(data[known[one]])]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
+    if prefix.startswith(f"{OPTIONS}."):
+        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        return True
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
@@ -739,7 +776,16 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         return True
     is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
-    kind = next((one for one in (call, str(said).lower()) if one and is_type(one)), "")
+    classes = data[known["architectures"]] if "architectures" in known else ()
+    words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
+    kind = next((one for one in words if one and is_type(one)), "")
+    is_other = draft.value("objective") not in _OF_DECODERS or (
+        said and not _GENERIC.search(str(said).lower())
+    )
+    if not kind and is_other:
+        of = f"is {said!s:.40}, which rksp does not know" if said else "is not said"
+        draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
+        return True
     kind = kind or ("gpt2" if is_gpt2 else "llama")
     heads = sizes.setdefault("num_attention_heads", max(1, sizes["hidden_size"] // _HEAD_WIDTH))
     if kind == "gpt2":

@@ -19,12 +19,13 @@ _SCHEDULES = (  # the first that the name matches, and what is lost by calling i
     (r"restart", "cosine", "its restarts are left out"),
     (r"cosine", "cosine", ""),
     (r"^inv$", "inverse_sqrt", "the nearest shape"),
+    (r"^warmuplr$", "inverse_sqrt", ""),  # ESPnet's; DeepSpeed's WarmupLR is constant
     (r"inv.*sq(ua)?rt|inv.*square_?root|noam|rsqrt", "inverse_sqrt", ""),
     (r"poly", "polynomial", ""),
     (r"exponential", "exponential", ""),
     (r"multi_?step|^step|steplr$", "step", ""),
     (r"warmupdecaylr|warmup_?annealing", "linear", ""),
-    (r"warmuplr|constant|none|plateau|identity", "constant", ""),
+    (r"WarmupLR|constant|none|plateau|identity", "constant", ""),
     (r"linear|tri_stage", "linear", ""),
 )
 _PRECISIONS = (
@@ -60,7 +61,8 @@ def optimizer_of(name: str) -> tuple[str | None, str]:
 
 def schedule_of(name: str) -> tuple[str | None, str]:
     """Return rksp's name for a schedule, or None, and what the name does not convey."""
-    plain = name.rsplit(".", 1)[-1].lower().replace("-", "_")
+    written = name.rsplit(".", 1)[-1].replace("-", "_")
+    plain = "WarmupLR" if written == "WarmupLR" else written.lower()
     return next(
         ((schedule, loss) for pattern, schedule, loss in _SCHEDULES if re.search(pattern, plain)),
         (None, ""),
