@@ -68,6 +68,7 @@ class Document:
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
         moved: A key that is looked for, and is not there → the key under which it stands.
+        defaults: A key that the command leaves out → the script whose default it has.
     """
 
     path: Path
@@ -81,6 +82,7 @@ class Document:
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     moved: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -103,6 +105,13 @@ class Document:
         found: list[str] = []
         _collect(self.data, "", found)
         return tuple(found)
+
+    def stated(self) -> Document:
+        """Return the document without the defaults of a script, which the run file leaves out."""
+        if not self.defaults:
+            return self
+        data = {key: value for key, value in self.data.items() if key not in self.defaults}
+        return dataclasses.replace(self, data=data, defaults={})
 
     def has(self, *keys: str) -> bool:
         """Return True if all of these dotted keys exist, null or not."""

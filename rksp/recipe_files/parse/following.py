@@ -5,6 +5,7 @@ Only files within the repository are read. What a configuration says itself repl
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import re
@@ -12,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rksp.ground.budgets import RUN_FILE
+from rksp.ground.budgets import CODE, RUN_FILE
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
+from rksp.recipe_files.parse.python_script import names_of
 from rksp.recipe_files.parse.shell import CHOICE
+from rksp.recipe_files.parse.values import Unresolved
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -39,15 +42,15 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
 
 def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
     """Return a command's settings with those of the Hydra configuration that its script names."""
-    module = str(document.program or document.data.get("m", ""))
-    name = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    script = beside(document.path, name)
+    script = _script(document)
     if script is None:
         return document, ()
     with contextlib.suppress(InputError):
         text = read_text(script, RUN_FILE)
         main = _HYDRA.search(text)
         said = {} if main is None else dict(_NAMED.findall(main[1]))
+        said |= {key: str(document.data[key]) for key in ("config_path", "config_name")
+                 if document.syntax == "shell" and key in document.data}  # fmt: skip
         place = script.parent / said.get("config_path", ".") / said.get("config_name", "config")
         file = place if place.suffix in _SUFFIXES else place.with_name(f"{place.name}.yaml")
         if main is None or not file.is_file():
@@ -58,7 +61,9 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
         groups = [_chosen(one, choices) for one in listed] if isinstance(listed, list) else []
         read: list[str] = []
         whole = _whole(file, {**base.data, "defaults": groups}, read, [], 0)
-        own = {k: v for k, v in document.data.items() if k not in ("m", "u")}
+        own = {k: v for k, v in document.data.items() if k not in _OF_LAUNCH}
+        if document.syntax == "python":
+            own = {}
         data = _merged(whole, _without_choices(own, whole))
         lines = {k: line for k, line in document.lines.items() if document.find(k) is not None}
         note = f"Composed with {', '.join([file.name, *read])}, which {script.name} names."
@@ -66,6 +71,35 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
     return document, ()
 
 
+def with_defaults(document: Document) -> Document:
+    """Return a command with the options that it leaves out, at the defaults of its script."""
+    script = _script(document)
+    if script is None or document.syntax != "shell":
+        return document
+    with contextlib.suppress(InputError, SyntaxError, ValueError, RecursionError, MemoryError):
+        text = read_text(script, RUN_FILE)
+        CODE.check(len(text), script)
+        _, options, _ = names_of(ast.parse(text), {})
+        given = {key.replace("-", "_") for key in document.data}
+        left = {key: value for key, value in options.items()
+                if key not in given and not isinstance(value, Unresolved)}  # fmt: skip
+        return dataclasses.replace(
+            document, data={**left, **document.data}, defaults=dict.fromkeys(left, script.name)
+        )
+    return document
+
+
+def _script(document: Document) -> Path | None:
+    """Return the script that a command starts, where it stands in the repository."""
+    if document.syntax == "python":
+        return document.path
+    module = str(document.program or document.data.get("m", ""))
+    return beside(
+        document.path, module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    )
+
+
+_OF_LAUNCH = ("m", "u", "config_path", "config_name")
 _HYDRA = re.compile(r"@hydra\.main\((.*?)\)", re.S)
 _NAMED = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']*)[\"']")
 

@@ -23,7 +23,9 @@ OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 OPTIONS = "args"  # key of the options of a command line
 NAMES = "names()"  # key of the names that a script defines and calls, as one text
 _OPTIMIZER = re.compile(r"^[A-Z]\w*$|^(optax|optim)\.\w+$")
-_NO_OPTIMIZER = re.compile(r"Config$|Args|Arguments|Wrapper|Callback|[Ss]chedule|LR$")
+_NO_OPTIMIZER = re.compile(
+    r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule|keras|tensorflow"
+)
 _SCHEDULE = re.compile(r"^\w+LR$|_schedule(_|$)|^get_\w+_with_warmup$|^\w+_decay$")
 _SECOND = re.compile(r"critic|value_|discrim|teacher|_ema|net_?d\b|probe", re.I)
 _NOT_TRAINED = re.compile(r"ref|reward|judge|eval")
@@ -81,12 +83,13 @@ class _Loop:
 
 
 _RATES = ("lr", "learning_rate")
+_TRAINS = ("backward", "step", "value_and_grad", "apply_gradients", "training_step")
 
 
 def _is_optimizer(name: str) -> bool:
     path, _, short = name.rpartition(".")
     written = f"{path.rpartition('.')[2]}.{short}" if path else short
-    if not (_OPTIMIZER.match(written) or _OPTIMIZER.match(short)) or _NO_OPTIMIZER.search(short):
+    if not (_OPTIMIZER.match(written) or _OPTIMIZER.match(short)) or _NO_OPTIMIZER.search(name):
         return False
     return optimizer_named(short)[0] is not None
 
@@ -116,6 +119,6 @@ def read_loop(
     if options:
         loop.data[OPTIONS] = options
         loop.lines |= {f"{OPTIONS}.{name}": line for name, line in lines.items()}
-    if any(key in loop.data for key in (OPTIMIZERS, OPTIONS)):
+    if any(name.rpartition(".")[2] in _TRAINS for name in names):
         loop.data[NAMES] = " ".join(sorted(names))
     return loop.data, loop.lines

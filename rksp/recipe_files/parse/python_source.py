@@ -40,7 +40,7 @@ class _Source:
         """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             return
-        read = value_of if isinstance(statement.value, ast.IfExp) else literal
+        read = value_of if isinstance(statement.value, ast.IfExp | ast.Dict) else literal
         for name, part in shared(statement, read(statement.value, ChainMap(home, self.data))):
             home[name] = part
             self._place(f"{prefix}{name}", statement)

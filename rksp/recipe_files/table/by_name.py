@@ -20,12 +20,12 @@ from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
-from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS, OPTIONS
+from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import hub_id_of, shape_of
+from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
 from rksp.recipe_files.table.reader import elsewhere, foreign_format
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -46,7 +46,6 @@ _PASSED = re.compile(
 )  # a name that only passes on what stands elsewhere
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
-_ROLLED = {"rollout", "rollouts", "episode", "episodes", "advantage", "advantages"}
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
@@ -259,6 +258,14 @@ def _is_near(name: str, spelling: str) -> bool:
 def gives_rate(document: Document) -> bool:
     """Tell whether a document gives a learning rate, whatever it is."""
     return bool(Names(document).find(_words("learning_rate", "rate")))
+
+
+def gives_run(document: Document) -> bool:
+    """Tell whether a document gives the length of a run and its batch, though no rate."""
+    names = Names(document)
+    fields = ("max_steps", "batch_size")
+    units = thesaurus()
+    return all(names.find(" ".join(units[field].values()).split()) for field in fields)
 
 
 def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
@@ -481,7 +488,7 @@ def _of_switch(found: Found) -> str:
     return found.key.removesuffix(".enabled").rpartition(".")[2]
 
 
-def adapters(draft: Draft, names: Names | None = None) -> None:
+def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
     word = next(
@@ -500,17 +507,23 @@ def adapters(draft: Draft, names: Names | None = None) -> None:
         (
             one
             for one in names.find(_words("peft", "rank"))
-            if (_number(one.value) or 0) > 0 and (word or on or "lora" in one.key.lower())
+            if (_number(one.value) or 0) > 0
+            and (word or on or "lora" in one.key.lower())
+            and one.key not in draft.document.defaults
         ),
         None,
     )
     said = names.find([*_words("peft", "on"), *_words("peft", "word")])
     is_off = any(not _is_on(one.value) or str(one.value).lower() == "full" for one in said)
-    sign = word or on or (None if is_off else rank)
+    sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
     bits = next((one for one in names.find(_words("peft", "bits")) if _is_on(one.value)), None)
-    is_four = bits is not None or (word is not None and "qlora" in str(word.value).lower())
+    is_four = bits is not None or any(
+        "qlora" in str(one.value if one is word else one.key).lower()
+        for one in (word, on)
+        if one is not None
+    )
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(_words("peft", part)))
@@ -616,14 +629,18 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
         )
         if found_word is not None:
             yield Found(key=NAMES, value=found_word), meaning.split(), False
-    for key in document.leaves():
-        words_of_key = plain(key.rpartition(".")[2]).split("_")
-        if not _ROLLED.isdisjoint(words_of_key) and (one := document.find(key)) is not None:
+    for key in set(document.leaves()) - document.defaults.keys():
+        words_of_key = re.split(r"[_.]", plain(key))
+        if (
+            not set(_words("objective", "rolled")).isdisjoint(words_of_key)
+            and (one := document.find(key)) is not None
+        ):
             yield one, ["grpo", "ppo"], not _is_on(one.value)
             break
     for sign in said["signs"]:
         for found in names.find(sign["names"].split(), anywhere=True):
-            if isinstance(found.value, Unresolved) or not _is_on(found.value):
+            is_default = found.key in document.defaults
+            if isinstance(found.value, Unresolved) or not _is_on(found.value) or is_default:
                 continue
             means = _meaning(sign, found.value)
             if means and _OPTIMIZERS.search(found.key.lower().rpartition(".")[0]) is None:
@@ -654,7 +671,9 @@ def model(draft: Draft, names: Names | None = None) -> None:
         return
     said = names.find(_words("model", "names"))
     named = [one for one in said if isinstance(one.value, str)]
-    is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch")))
+    is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch"))) or any(
+        one.value is False for one in names.find(_words("model", "stored"))
+    )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
         others = (one for one in names.strings() if is_hub_id(one.value) and published(one.value))
@@ -674,13 +693,17 @@ def model(draft: Draft, names: Names | None = None) -> None:
                 return
             draft.describe(one.value, {})
             return
+    hub = next((one for one in named if is_hub_id(one.value)), None)
+    if hub is not None and hub.value.count("/") == 1 and hub.value[0].isalnum():
+        _weights(draft, hub, is_scratch)  # the Hub's, though not in the table
+        return
     last = [o for o in names.find(_words("model", "last")) if isinstance(o.value, str)]
     guess = next((one for one in last if _resolves(draft, one.value)), None)
     if guess is not None:
         draft.look(guess.key)
         draft.describe(guess.value, {}, f"The model is that of {guess.key}; no other is named.")
         return
-    hub = next((one for one in named if is_hub_id(one.value) or "/" in one.value), None)
+    hub = next((one for one in named if "/" in one.value), None)
     if hub is not None:
         _weights(draft, hub, is_scratch)
     elif draft.lacks_target:
@@ -701,7 +724,8 @@ def _sizes_beside(draft: Draft, key: str) -> str:
 
 def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
     draft.look(found.key)
-    shape = None if _known(found.value) else shape_of(found.value)
+    shape = shape_published(found.value) if is_scratch else None
+    shape = shape or (None if _known(found.value) else shape_of(found.value))
     if shape is not None:  # a trainer's own name of an architecture, not of weights
         draft.describe(*shape)
         return
@@ -763,7 +787,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     foreign += [one for one in known if _BLOCKS.search(one) and _is_on(data[known[one]])]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
-    if prefix.startswith(f"{OPTIONS}."):
+    if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
         draft.no_target("its model is a class of the script's own; name a TARGET.")
         return True
     if foreign or "layer" in known:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from rksp.ground.tables import packaged_toml
+from rksp.models.names import published, published_like
 from rksp.recipe.optimizers.table import optimizer_named
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
@@ -98,6 +99,14 @@ def shape_of(name: str) -> Shape | None:
     plain = name.lower().replace("-", "_").replace(":", "_").replace("/", "_")
     known = [key for key in _shapes() if plain == key or plain.startswith(f"{key}_")]
     return _shapes()[max(known, key=len)] if known else None
+
+
+def shape_published(name: str) -> Shape | None:
+    """Return model type and settings of a published model, to be trained from scratch."""
+    row = published(name) or published_like(name)
+    if row is None:
+        return None
+    return row.settings["model_type"], {k: v for k, v in row.settings.items() if k != "model_type"}
 
 
 def hub_id_of(folder: str) -> str | None:

@@ -132,7 +132,8 @@ class Reader:
 
     def matches(self, document: Document) -> bool:
         """Return True if a document looks like this trainer's."""
-        return any(marks.match(document) for marks in self.marks)
+        stated = document.stated()
+        return any(marks.match(stated) for marks in self.marks)
 
     def read(self, draft: Draft) -> None:
         """Fill a draft from its document."""
@@ -286,6 +287,8 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
     idle, changing = _tables(trainer)
     for key in draft.document.leaves():
         plain = _plain(key)
+        if key in draft.document.defaults:
+            continue
         if key in draft.seen or plain in asked:
             found = draft.document.find(key)
             if found is not None and isinstance(found.value, Unresolved):
