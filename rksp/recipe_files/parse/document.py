@@ -516,7 +516,7 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     if calls := read_calls(tree, modules):
         return "python", data | {CALLS: calls}, lines
     own, places = read_loop(tree, modules, data)
-    return "python", own | data, places | lines
+    return "python", data | own, lines | places
 
 
 def _module(path: Path) -> ast.Module:

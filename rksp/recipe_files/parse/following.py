@@ -18,6 +18,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
+from rksp.recipe_files.parse.python_loop import NAMES, mentioned
 from rksp.recipe_files.parse.python_script import names_of
 from rksp.recipe_files.parse.shell import CHOICE
 from rksp.recipe_files.parse.values import Unresolved
@@ -74,14 +75,15 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
 def with_defaults(document: Document) -> Document:
     """Return a command with the options that it leaves out, at the defaults of its script."""
     script = _script(document)
-    if script is None or document.syntax != "shell":
+    if script is None or document.syntax != "shell" or document.defaults:
         return document
     with contextlib.suppress(InputError, SyntaxError, ValueError, RecursionError, MemoryError):
         text = read_text(script, RUN_FILE)
         CODE.check(len(text), script)
-        _, options, _ = names_of(ast.parse(text), {})
+        tree = ast.parse(text)
+        _, options, _ = names_of(tree, {})
         given = {key.replace("-", "_") for key in document.data}
-        left = {key: value for key, value in options.items()
+        left = {key: value for key, value in {**options, NAMES: mentioned(tree)}.items()
                 if key not in given and not isinstance(value, Unresolved)}  # fmt: skip
         return dataclasses.replace(
             document, data={**left, **document.data}, defaults=dict.fromkeys(left, script.name)

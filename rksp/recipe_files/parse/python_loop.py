@@ -24,7 +24,7 @@ OPTIONS = "args"  # key of the options of a command line
 NAMES = "names()"  # key of the names that a script defines and calls, as one text
 _OPTIMIZER = re.compile(r"^[A-Z]\w*$|^(optax|optim)\.\w+$")
 _NO_OPTIMIZER = re.compile(
-    r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule|keras|tensorflow"
+    r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule"
 )
 _SCHEDULE = re.compile(r"^\w+LR$|_schedule(_|$)|^get_\w+_with_warmup$|^\w+_decay$")
 _SECOND = re.compile(r"critic|value_|discrim|teacher|_ema|net_?d\b|probe", re.I)
@@ -83,7 +83,7 @@ class _Loop:
 
 
 _RATES = ("lr", "learning_rate")
-_TRAINS = ("backward", "step", "value_and_grad", "apply_gradients", "training_step")
+_TRAINS = re.compile(r"\b(backward|step|value_and_grad|apply_gradients|training_step)( |$)")
 
 
 def _is_optimizer(name: str) -> bool:
@@ -106,19 +106,27 @@ def read_loop(
     """
     known, options, lines = names_of(tree, imported)
     loop = _Loop(ChainMap(known, dict(literals)))
-    names: set[str] = set()
     targets: dict[int, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             targets[id(node.value)] = ast.unparse(node.targets[0])
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
         elif isinstance(node, ast.Call):
-            names.add(called(node))
             loop.read(node, targets.get(id(node), ""))
     if options:
         loop.data[OPTIONS] = options
         loop.lines |= {f"{OPTIONS}.{name}": line for name, line in lines.items()}
-    if any(name.rpartition(".")[2] in _TRAINS for name in names):
-        loop.data[NAMES] = " ".join(sorted(names))
+    names = mentioned(tree)
+    if _TRAINS.search(names):
+        loop.data[NAMES] = names
     return loop.data, loop.lines
+
+
+def mentioned(tree: ast.Module) -> str:
+    """Return the names that a script defines and calls, as one text."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Call):
+            names.add(called(node))
+    return " ".join(sorted(names))

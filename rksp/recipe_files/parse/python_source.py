@@ -107,6 +107,8 @@ class _Source:
             return found
         if isinstance(node, ast.Name) and node.id in known:
             return self._copied(known[node.id])
+        if isinstance(node, ast.Dict) and not node.keys:
+            return {}
         return literal(node, ChainMap(known, self.data))
 
     def _count(self) -> None:

@@ -257,12 +257,16 @@ def _is_near(name: str, spelling: str) -> bool:
 
 def gives_rate(document: Document) -> bool:
     """Tell whether a document gives a learning rate, whatever it is."""
-    return bool(Names(document).find(_words("learning_rate", "rate")))
+    found = Names(document).find(_words("learning_rate", "rate"))
+    is_run = document.syntax != "python" or OPTIMIZERS in document.data
+    return any(is_run or not isinstance(one.value, Unresolved) for one in found)
 
 
 def gives_run(document: Document) -> bool:
     """Tell whether a document gives the length of a run and its batch, though no rate."""
     names = Names(document)
+    if document.syntax not in ("yaml", "json", "toml"):
+        return False
     fields = ("max_steps", "batch_size")
     units = thesaurus()
     return all(names.find(" ".join(units[field].values()).split()) for field in fields)
@@ -347,7 +351,7 @@ def _foreign(document: Document, asked: set[str]) -> str:
 
 def _plain_number(draft: Draft, names: Names, field: str) -> None:
     found = _first(draft, names, field, _words(field, "number"))
-    if found is not None and not draft.knows(field):
+    if found is not None and not draft.is_read(field):
         draft.put(field, found.value, found)
 
 
@@ -443,7 +447,7 @@ def _steps(draft: Draft, names: Names) -> None:
 
 def _warmup(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", ""), ("share", ""), ("tokens", "tok"), ("epochs", "ep")):
-        if draft.knows("warmup_steps"):
+        if draft.is_read("warmup_steps"):
             return
         found = _first(draft, names, "warmup_steps", _words("warmup_steps", unit))
         if found is None or found.value < 0 or (found.value == 0 and unit == "steps"):
@@ -546,6 +550,7 @@ _FILLED = {
 _BESIDE = {
     "warmup_steps": _warmup,
     "min_lr_ratio": _lowest,
+    "precision": _precision,
     **{
         name: partial(_plain_number, field=name)
         for name in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
@@ -676,10 +681,11 @@ def model(draft: Draft, names: Names | None = None) -> None:
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = (one for one in names.strings() if is_hub_id(one.value) and published(one.value))
+        others = (one for one in names.strings() if _known(one.value))
         weights = next(others, None)
     if weights is not None:
         _weights(draft, weights, is_scratch)
+        _resized(draft, weights)
         return
     if _literal(draft, draft.document.data, ""):
         return
@@ -714,12 +720,31 @@ def _sizes_beside(draft: Draft, key: str) -> str:
     """Return a setting below the section of a model's type that gives a size; mostly empty."""
     home = key.rpartition(".")[0]
     spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
+    spellings.add("variant")
     return next(
         (one for one in draft.document.leaves()
          if home and one.startswith(f"{home}.")
          and plain(one.rpartition(".")[2]).rstrip("s") in {word.rstrip("s") for word in spellings}),
         "",
     )  # fmt: skip
+
+
+def _resized(draft: Draft, named: Found) -> None:
+    """Set a published model with other sizes, where its section has some: no weights fit them."""
+    row, home = shape_published(named.value), named.key.rpartition(".")[0]
+    if row is None or not home:
+        return
+    kind, settings = row
+    own = {
+        setting: found.value
+        for setting in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        if (found := draft.document.find(f"{home}.{setting}")) is not None
+        and found.value != settings.get(setting, found.value)
+    }
+    if own:
+        draft.look(*(f"{home}.{setting}" for setting in own))
+        draft.names_weights = False
+        draft.describe(kind, {**settings, **own}, f"{named.value} with other sizes has no weights.")
 
 
 def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
