@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,7 +20,6 @@ from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
 
 NOTHING = object()
-_Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
 _CLOSE = 0.8  # likeness of two keys, one of which is a misspelling of the other
 # Fields that are no plain numbers; `as` in a row names another converter.
@@ -198,7 +197,7 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
 
 
 _PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps",
-          "extends", "idle", "changes")  # fmt: skip
+          "extends", "changes")  # fmt: skip
 
 
 def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
@@ -284,7 +283,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
     """
     asked = {_plain(key) for key in (*draft.asked, *known)}
     absent = asked - {_plain(key) for key in draft.document.leaves()}
-    idle, changing = _tables(trainer)
+    changing, idle = _changing(trainer), _trainers()["every"]["idle"].split()
     for key in draft.document.leaves():
         plain = _plain(key)
         if key in draft.document.defaults:
@@ -298,16 +297,15 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
-        if plain in idle[0] and not nearest:
-            continue
-        nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
+        is_known = plain in changing or any(fnmatchcase(plain, one) for one in idle)
+        nearest = nearest or ("" if is_known else _misspelt(plain, absent))
         if not nearest:
             why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
         if why:
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and idle[1].match(plain):
+        if not nearest and (is_known or _is_idle(plain)):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -351,15 +349,22 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
     return min(levels, key=lambda one: (len(one), one), default="")
 
 
+def _is_idle(key: str) -> bool:
+    """Tell whether a word of a key is of what does not move the answer."""
+    words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
+    return not words.isdisjoint(_trainers()["every"]["words"].split())
+
+
+_SINGULAR = re.compile(r"(?<=\w{3})s$")
+
+
 @cache
-def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
-    """Return the irrelevant keys of a trainer, and the keys that change a run."""
+def _changing(trainer: str) -> dict[str, str]:
+    """Return the keys that change a run of a trainer, and how."""
     names, chain = [trainer, "every"], []
     while names:  # a trainer's table may build on another's
         table = _trainers().get(names.pop(0), {})
         chain.append(table)
         names[:0] = table.get("extends", "").split()
-    idle = [key for table in chain for key in table.get("idle", "").split()]
     changes = [pair for table in chain for pair in table.get("changes", {}).items()]
-    changing = {key: why for why, keys in changes for key in keys.split()}
-    return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing
+    return {key: why for why, keys in changes for key in keys.split()}
