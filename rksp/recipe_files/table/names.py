@@ -95,10 +95,13 @@ def _shapes() -> dict[str, Shape]:
 
 
 def shape_of(name: str) -> Shape | None:
-    """Look up model type and settings by a trainer's model name, or by its longest known prefix."""
+    """Look up model type and settings by a trainer's model name, or by its longest known prefix.
+
+    A name that no trainer has of its own is that of a published model.
+    """
     plain = name.lower().replace("-", "_").replace(":", "_").replace("/", "_")
     known = [key for key in _shapes() if plain == key or plain.startswith(f"{key}_")]
-    return _shapes()[max(known, key=len)] if known else None
+    return _shapes()[max(known, key=len)] if known else shape_published(plain.replace("_", "-"))
 
 
 def shape_published(name: str) -> Shape | None:
