@@ -208,13 +208,19 @@ def fill(draft: Draft) -> None:
         convert.clip(draft, "max_grad_norm", [norm.key])
     _lowest(draft, names)
     adapters(draft, names)
-    if draft.value("objective") in PREFERENCES:
-        _plain_number(draft, names, "preference_beta")
-    if draft.value("objective") in REINFORCED:
-        for field in _REWARDED:
-            _plain_number(draft, names, field)
+    _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+
+
+def _held(draft: Draft, names: Names) -> None:
+    """Set what a run on preferences or rewards is held by, and to."""
+    kinds = ((PREFERENCES, ("preference_beta",)), (REINFORCED, _REWARDED))
+    for field in (one for of, more in kinds if draft.value("objective") in of for one in more):
+        _plain_number(draft, names, field)
+        for one in names.find(_words("reference", "model"), anywhere=True):
+            draft.look(one.key)
+            draft.note(f"The run is held to the reference model {one.value}.")
 
 
 _REWARDED = ("kl_coefficient", "generations", "clip_range")
@@ -330,6 +336,7 @@ def complete(draft: Draft) -> None:
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
+    _held(draft, names)
     if draft.lacks_target:
         model(draft, names)
     elif draft.is_literal and (foreign := _foreign(draft.document, asked)):

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin
 
 from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
-from rksp.recipe import PREFERENCES, REINFORCED, Recipe
+from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import Unread
@@ -148,13 +148,6 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
-        for kind, objectives in (("preferences", PREFERENCES), ("reinforced", REINFORCED)):
-            if draft.value("objective") in objectives:
-                for name, setting in _trainers()[kind].items():
-                    number(draft, name, setting.split())
-                reference = draft.text(*_trainers()["references"]["keys"].split())
-                if reference is not None:
-                    draft.note(f"The run is held to the reference model {reference.value}.")
         if self.muon and draft.value("optimizer") == "muon":
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
@@ -192,7 +185,9 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
         marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
         steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
         **{key: about[key] for key in ("title", "version", "source")},
-        **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
+        written=_trainers().get(about.get("extends", ""), {}).get("written", {})
+        | about.get("written", {}),
+        **{key: about[key] for key in ("unverified", "muon") if key in about},
     )
 
 
