@@ -43,7 +43,6 @@ SHIPPED = {
     "failures": "Public failures replayed beside healthy twins.",
     "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
     "cost": "What interventions add to a step.",
-    "kss-frontier": "What settings of Koopman Spectral Shaping and MSign save, and at which loss.",
     "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
     "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
 }

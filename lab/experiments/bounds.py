@@ -54,6 +54,7 @@ class Arm:
 _FIRST_ARMS = 6
 _JUDGED = ("none", "weights_0.05", "step_clip", "third")  # first, where nothing is chosen on
 _AGAIN = ("switch", "least")  # what a second choice is made among, over 1,200 steps
+_THIRD = ("none", "weights_0.05", "shrink")  # a third, over 1,200 and 2,400
 ARMS: Mapping[str, Arm] = {
     "none": Arm(),
     "weights_0.05": Arm(make=partial(Bound, rule="weights")),
@@ -108,6 +109,8 @@ def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
     """Yield cells and the arms that they are trained with, arm by arm."""
     first, others = list(ARMS)[:_FIRST_ARMS], list(ARMS)[_FIRST_ARMS:]
     yield [Cell(model=m, steps=1200) for m in CHOOSING], _AGAIN
+    for models, lengths in ((CHOOSING, (1200, 2400)), (LEFT_OUT, (600, 1200, 2400))):
+        yield [Cell(model=m, steps=steps) for m, steps in product(models, lengths)], _THIRD
     judged = list(_left_out(1))
     alike = [
         cells for cells in judged if {(c.optimizer, c.batch) for c in cells} == {("adamw", 16)}

@@ -22,9 +22,9 @@ from typing import Annotated
 
 import typer
 
-from lab.experiments.frontier import plan
 from lab.experiments.readings import read_readings
 from lab.experiments.rows import departure
+from lab.experiments.shaping import plan
 from lab.experiments.tables import markdown
 from lab.experiments.trials import DENSE, Stored, Trial, run_trials
 from lab.tasks.tasks import make_task

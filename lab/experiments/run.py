@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import bound_tables, cost, frontier, shaping, spectrum, table_1, tables
+from lab.experiments import bound_tables, cost, shaping, spectrum, table_1, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -97,15 +97,6 @@ def _table_1(stored: bool, output: Path | None) -> str:
     return table_1.table(table_1.measure())
 
 
-def _frontier(stored: bool, output: Path | None) -> str:
-    if not stored or output is not None:
-        raise InputError(
-            "kss-frontier is made of ladders: train them with python -m lab run "
-            "datasets/plans/shaping.yaml, and give --stored for the shipped ones."
-        )
-    return frontier.table()
-
-
 def _shaping(stored: bool, output: Path | None) -> str:
     if not stored or output is not None:
         raise InputError(
@@ -128,7 +119,6 @@ def _rksp(stored: bool, output: Path | None) -> str:
 # Experiments that are no plan of trials.
 SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
     "cost": _cost,
-    "kss-frontier": _frontier,
     "rksp": _rksp,
     "shaping": _shaping,
     "table-1": _table_1,

@@ -14,14 +14,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import cast
 
 from scipy.stats import binomtest
 
-from lab.experiments.frontier import plan, shipped_runs
 from lab.experiments.tables import markdown
+from lab.ladders.collection import read_collection
+from lab.ladders.grid import read_ladder_plan
 from lab.ladders.ladder import LadderRun
 from lab.ladders.levers import edge_of, final_losses
 from lab.ladders.pairs import LadderPairs
+from lab.places import DATA
 from rksp.own_runs.outcome import OutcomePolicy
 
 CHOSEN_ON = ("rmsnorm", "no_norm", "gpt2", "llama", "t5", "vit", "bert", "gpt_neox", "olmo2")
@@ -34,6 +37,20 @@ _HEADER = (
     *("arm", "ladders", "saved, 1–5× the edge", "5–10×", "above", "harmed"),
     *("worst harm", "best loss", "rates within 0.05 of it, decades", "time a step"),
 )
+
+
+def shipped_runs(name: str) -> dict[str, LadderRun]:
+    """Return the ladders of a plan that rksp ships, by id."""
+    path = DATA / "runs" / f"{name}.parquet"
+    if not path.is_file():
+        return {}
+    return {run.spec.id: run for run in read_collection(path)}
+
+
+def plan(name: str) -> LadderPairs:
+    """Return a plan of pairs that rksp ships."""
+    path = DATA / "plans" / f"{name}.yaml"
+    return cast(LadderPairs, read_ladder_plan(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from rksp.models.families import family_of
 from rksp.own_runs.outcome import Outcome
 
 _POST_NORM = ("opt_post", "zoo_post_ln")
-# Plans of pairs that are fitted; the ladders of `shaping` start near their edge. Of two ladders of
-# one specification, trained on two machines, the one of the later plan counts.
+# Plans of pairs that are fitted. Of two ladders of one specification, trained on two machines, the
+# one of the later plan counts.
 PAIR_PLANS = ("families", "models", "levers", "optimizers", "depth", "undecayed")
 _MADE_UP = ("recall", "synthetic")  # tasks that are algorithms, not data
 

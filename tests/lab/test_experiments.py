@@ -11,19 +11,17 @@ from support.benchmark_scripts import script
 from support.commands import left_with
 
 import rksp.confirm
-from lab.experiments import catalog, cost, frontier, run, table_1, tables, trials
+from lab.experiments import catalog, cost, run, table_1, tables, trials
 from lab.experiments.__main__ import main
 from lab.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from lab.experiments.profiles import ProfileRow
 from lab.experiments.rows import TrialRow, shipped_rows, to_rows, write_rows
 from lab.experiments.trials import Stored, Trial, read_trials, run_trials, store
-from lab.ladders.levers import LeverEffect
-from rksp.classifiers.levers.catalogue import find_lever
 from rksp.cli.explain import SHIPPED, shipped_file
 from rksp.recipe import Recipe
 from rksp.watch.monitors.rules import Rules
 
-STORED = ("cost", "kss-frontier", "rksp", "shaping")  # of no plan of trials
+STORED = ("cost", "rksp", "shaping")  # of no plan of trials
 README = Path(rksp.confirm.__file__).with_name("README.md")
 
 
@@ -163,32 +161,6 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
     assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
 
 
-def _shaped(name: str, saved: int, loss: float) -> LeverEffect:
-    known = {"model": "m", "seed": 1, "edge": 0.0, "reach": 0.0, "is_bound": False, "best": 0.0}
-    known |= {"loss": loss, "failing": 4, "restored": 0.0, "cost": 1.0, "learned": True}
-    return LeverEffect(lever=name, loss_at_equal_rate=loss, saved=saved, **known)
-
-
-@pytest.mark.parametrize(
-    ("saved", "loss", "count"),
-    [(3, 0.0, 1), (2, 0.0, 0), (4, 0.2, 0)],
-    ids=["saves more", "saves as many", "is dear"],
-)
-def test_a_setting_of_kss_helps_if_it_saves_more_than_clipping_at_no_loss(saved, loss, count):
-    groups = {name: [_shaped(name, *found)] for name, found in (
-        (frontier.CLIPPING, (2, 0.0)), ("energy_1", (saved, loss)),
-    )}  # fmt: skip
-    said = frontier.answer(groups)
-    assert said.startswith(f"{count} of 1 settings of KSS")
-    assert ("energy_1" in said) == bool(count)
-
-
-def test_what_is_said_of_kss_is_what_the_shipped_ladders_show() -> None:
-    said = find_lever("kss").sentence
-    assert "of 40 settings none saved more runs than clipping" in said
-    assert run.reproduce("kss-frontier", stored=True).startswith("0 of 40 settings of KSS")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -196,7 +168,7 @@ def test_what_is_said_of_kss_is_what_the_shipped_ladders_show() -> None:
         (["ksss"], "invalid choice: 'ksss'"),
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
-        (["kss-frontier"], "python -m lab run"),
+        (["shaping"], "python -m lab run"),
         (["table-1", "--stored"], "not stored"),
         (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
         (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
