@@ -67,9 +67,11 @@ class _Loop:
             if is_second:
                 return
             self.data.setdefault("lr_scheduler", {}).setdefault("name", short)
+            self.data[target or short] = short
             self.keep(node, "lr_scheduler", words)
         elif _is_optimizer(name) and (node.args or words):
             self._taken[short] += 1
+            self.data[target or short] = short
             label = f"{short} {self._taken[short]}" if self._taken[short] > 1 else short
             of = "critic." if is_second else ""
             given = {"lr": node.args[1]} if len(node.args) > 1 else {}

@@ -8,6 +8,7 @@ name that the table of models, a type or a file resolves, or sizes that stand in
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from rksp.ground.model import definite
 from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
+from rksp.recipe_files.parse.document import Document, Found, beside
 from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
@@ -40,7 +41,6 @@ _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft ma
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
-_OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _PASSED = re.compile(
     r"^[A-Za-z_][\w.\[\]'\"]*$"
 )  # a name that only passes on what stands elsewhere
@@ -253,12 +253,9 @@ def _is_near(name: str, spelling: str) -> bool:
         return False
     if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
         return False
-    row = list(range(len(spelling) + 1))
-    for i, letter in enumerate(name, start=1):
-        before, row[0] = row[0], i
-        for j, other in enumerate(spelling, start=1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
-    return row[-1] <= most
+    parts = difflib.SequenceMatcher(None, name, spelling, autojunk=False).get_opcodes()
+    edits = sum(max(b - a, d - c) for tag, a, b, c, d in parts if tag != "equal")
+    return edits <= most
 
 
 def gives_rate(document: Document) -> bool:
@@ -825,10 +822,6 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
-        return True
-    folders = [one.name.lower() for one in folders_above(draft.document.path.resolve())]
-    if other := next(filter(_OTHER_NET.search, folders), None):
-        draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
         return True
     is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
