@@ -20,7 +20,7 @@ from rksp.ground.model import definite
 from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, Found, beside
+from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
 from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
@@ -47,6 +47,7 @@ _PASSED = re.compile(
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
+_OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
@@ -627,7 +628,7 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
     said = thesaurus()["objective"]
     program = plain(document.program)
     words = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
-    for meaning, listed in said["programs"].items():
+    for meaning, listed in said["words"].items():
         if set(words) & set(listed.split()):
             yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
             break
@@ -661,7 +662,7 @@ def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
     """Return the objectives that a sign with this value allows."""
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
-        listed = thesaurus()["objective"][sign["words"]].items()
+        listed = thesaurus()["objective"]["words"].items()
         return next((m.split() for m, words in listed if word in words.split()), [])
     least, most, number = sign.get("least"), sign.get("most"), _number(value)
     is_within = (least is None or (number or 0) >= least) and (
@@ -822,6 +823,10 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
+        return True
+    folders = [one.name.lower() for one in folders_above(draft.document.path.resolve())]
+    if other := next(filter(_OTHER_NET.search, folders), None):
+        draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
         return True
     is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")

@@ -43,14 +43,9 @@ _PRECISIONS = (
 DECAY_SHAPES = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt", "minus_sqrt": "sqrt"}
 
 
-def objective_of(word: str, kind: str = "objective") -> str | None:
-    """Return the likeliest objective of a word, or None.
-
-    Args:
-        word: A trainer's word, in small letters.
-        kind: `objective` for a stage of training or what it minimizes, `estimator` for advantages.
-    """
-    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"][kind].items()
+def objective_of(word: str) -> str | None:
+    """Return the likeliest objective of an estimator, a stage or a task, in small letters."""
+    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"]["words"].items()
     return next((m.split()[0] for m, words in listed if word in words.split()), None)
 
 
