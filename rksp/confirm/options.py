@@ -36,8 +36,8 @@ class TrialOptions(TrainingOptions):
                 "baseline, rate=0.3 (a factor on the learning rate), a lever (warmup=60, "
                 "optimizer=muon), or an intervention (qk_norm, clip=0.5, zclip+clip=1); "
                 "repeatable. The default is baseline, the predicted learning rate to start with "
-                "(rate=0.3 where there is none below), and step_clip for a run of up to 300 "
-                "steps, else update_bound."
+                "(rate=0.3 where there is none below), update_bound and, for a run of up to 300 "
+                "steps, step_clip."
             ),
             unit="arm",
         ),

@@ -14,7 +14,7 @@ from rksp.ground.errors import InputError, NotCovered
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.own import Lion
 from rksp.recipe.optimizers.table import make_optimizer
-from rksp.watch.interventions.update_bound import PEAK, BoundUpdates, UpdateBound
+from rksp.watch.interventions.update_bound import PEAK, STEPS, BoundUpdates, UpdateBound
 from rksp.watch.interventions.updates import Updates, furthest
 from rksp.watch.registry import make_intervention
 
@@ -182,6 +182,25 @@ def test_delta_follows_the_rate_and_the_peak_travels_with_the_optimizers_state()
     assert share(model.up.weight, before) == pytest.approx(0.1 * DELTA, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("steps", "part"),
+    [(0, 1.0), (159, 1.0), (639, 0.5), (2399, 15**-0.5), (99_999, 15**-0.5)],
+)
+def test_delta_falls_with_the_root_of_the_steps_as_far_as_it_was_measured(steps, part) -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+    UpdateBound(optimizer, model)
+    kept = optimizer.state_dict()
+    for group in kept["param_groups"]:
+        group[STEPS] = steps
+    optimizer.load_state_dict(kept)
+    before = model.head.weight.detach().clone()
+    backward(model, 0)
+    optimizer.step()
+    assert share(model.head.weight, before) == pytest.approx(part * DELTA, rel=1e-3)
+    assert optimizer.state_dict()["param_groups"][0][STEPS] == steps + 1
+
+
 def test_a_group_that_is_added_later_is_bound_too() -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.up.parameters(), lr=0.3)
@@ -301,6 +320,21 @@ def test_its_end_leaves_the_optimizer_as_it_was() -> None:
     backward(model, 0)
     optimizer.step()
     assert share(model.head.weight, before) > 2 * DELTA
+
+
+def test_two_bounds_on_one_optimizer_are_refused_until_the_first_lets_go() -> None:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+    bound = UpdateBound(optimizer, model)
+    clip = make_intervention("step_clip")
+    with pytest.raises(InputError, match="bounded already"):
+        UpdateBound(optimizer, model)
+    with pytest.raises(InputError, match="bounded already"):
+        clip.bind(model, optimizer)
+    bound.remove()
+    clip.bind(model, optimizer)
+    with pytest.raises(InputError, match="bounded already"):
+        UpdateBound(optimizer, model)
 
 
 def test_what_it_cannot_use_is_refused() -> None:

@@ -18,6 +18,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.option_lines import build
 from rksp.watch.attach.log import TRACKERS, Careful, Voice
 from rksp.watch.interventions.update_bound import BoundUpdates
+from rksp.watch.interventions.updates import is_scaled
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor
 from rksp.watch.monitors.rules import Rules
@@ -74,7 +75,10 @@ def companion(
     if lines and hasattr(optimizer, "parts"):
         raise InputError("Interventions act on one optimizer, and the model has several.")
     responses = [make_intervention(one) if isinstance(one, str) else one for one in lines]
-    responses += [_BoundFromAlarm()] if options.on_alarm == "shape" else []
+    if options.on_alarm == "shape" and is_scaled(optimizer):
+        voice.say("--on-alarm shape changes nothing: the script bounds its steps itself")
+    elif options.on_alarm == "shape":
+        responses.append(_BoundFromAlarm())
     if responses and ranks.count > 1 and not ranks.are_shared:
         voice.say("no rank may act alone, and these share no alarms; they are logged")
         responses = []

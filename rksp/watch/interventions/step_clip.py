@@ -34,7 +34,7 @@ class StepClip(Intervention):
     by norms of modules (arXiv 2405.14813, Scion 2502.07529), and for attention's logits alone
     (arXiv 2511.21377). New here is that it is one-sided, measured on `tokens` inputs, follows the
     schedule, goes around any optimizer, and that runs were counted with it and without. In longer
-    runs the update bound saves as much for less time; over 2,400 steps a lower rate saves more.
+    runs the update bound saves more for less time.
 
     Biases and norms' gains move by no larger a share of their step than the matrices do in the
     geometric mean, and embeddings that a norm reads at once (BERT's) than the matrix scaled most.

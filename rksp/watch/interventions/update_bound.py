@@ -18,7 +18,10 @@ from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.updates import Updates, decay_of, furthest
 
-PEAK = "peak_lr"  # the key of a group's largest rate so far, beside its options
+# Keys of a group beside its options: its largest rate, and how many steps it has taken.
+PEAK, STEPS = "peak_lr", "steps_taken"
+# Steps with the whole δ, and those from which on it falls no more: where it was measured.
+_WHOLE, _LAST = 160, 2400
 _LEAST = 0.1  # of 1/√inputs: as that much counts the RMS of what starts at zero, or very small
 _EVERY = 8  # steps between two looks at the sizes of matrices that no step can move too far
 
@@ -26,11 +29,15 @@ _EVERY = 8  # steps between two looks at the sizes of matrices that no step can 
 class UpdateBound:
     """Scales every matrix's update ΔW to ‖ΔW‖ ≤ δ · rate/peak · ‖W‖, whatever optimizer made it.
 
+    From step 160 on δ falls as √(160/steps), so that what the steps can add up to at random does
+    not grow with the run, and from step 2,400 on, where its measurement ends, no more.
+
         bound = rksp.UpdateBound(optimizer, model)
 
     acts from then on inside of `optimizer.step()`: with a closure, a scheduler, GradScaler (steps
-    that it skips are none), DDP, FSDP2 and compiled models. Its only state is the largest rate so
-    far of every group, which `optimizer.state_dict()` holds as `peak_lr`.
+    that it skips are none), DDP, FSDP2 and compiled models. Its only state, in
+    `optimizer.state_dict()`, is the largest rate so far of every group (`peak_lr`) and its steps
+    (`steps_taken`).
 
     A weight counts as having an RMS of at least 0.1/√inputs, the larger side being the inputs, so
     that what starts at zero can start. Biases, gains and embeddings move by the share of their step
@@ -45,14 +52,15 @@ class UpdateBound:
     Args:
         optimizer: A torch optimizer.
         model: What it trains, unwrapped or not; only names and embeddings are read.
-        delta: δ, the share at the largest learning rate.
+        delta: δ, the share at the largest learning rate in the first 160 steps.
 
     Attributes:
         steps: Steps of the optimizer so far.
         scaled: How often the updates of each parameter were scaled.
 
     Raises:
-        InputError: `optimizer` is no torch optimizer, or δ is not above zero.
+        InputError: `optimizer` is no torch optimizer, its steps are bounded already, or δ is not
+            above zero.
     """
 
     is_awake = True
@@ -82,11 +90,13 @@ class UpdateBound:
         """Leave the optimizer as it was."""
         for handle in self._handles:
             handle.remove()
+        self._updates.release()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Find what may be moved too far, and copy what no state will tell."""
         for group in optimizer.param_groups:
             group[PEAK] = max(float(group.get(PEAK, 0.0)), float(group["lr"]))
+            group[STEPS] = group.get(STEPS, 0) + 1
         self._updates.forget()
         if not self.is_awake:
             return
@@ -119,7 +129,7 @@ class UpdateBound:
     def _bounds(self, optimizer: Optimizer) -> dict[nn.Parameter, float]:
         """Return δ of every parameter that moved."""
         return {
-            p: self.delta * (float(group["lr"]) / group[PEAK] if group[PEAK] > 0 else 1.0)
+            p: self.delta * _share_of_delta(group)
             for group in optimizer.param_groups
             for p in group["params"]
             if p in self._updates.moving and p.grad is not None
@@ -178,6 +188,13 @@ class UpdateBound:
         self.scaled.update(self._names.get(p, "an unnamed parameter") for p in factors)
 
 
+def _share_of_delta(group: Mapping[str, Any]) -> float:
+    """Return what the schedule and the steps so far leave of δ."""
+    steps = min(max(group[STEPS], _WHOLE), _LAST)
+    rate = float(group["lr"]) / group[PEAK] if group[PEAK] > 0 else 1.0
+    return math.sqrt(_WHOLE / steps) * rate
+
+
 def _least_size(parameter: nn.Parameter) -> float:
     return _LEAST * math.sqrt(parameter.numel() / max(parameter.shape[-2:]))
 
@@ -187,7 +204,7 @@ class BoundUpdates(Intervention):
     """Scales every matrix's update ΔW to ‖ΔW‖ ≤ δ · rate/peak · ‖W‖: `rksp.UpdateBound`.
 
     Args:
-        delta: δ at the largest learning rate.
+        delta: δ at the largest learning rate, in the first 160 steps.
     """
 
     name = "update_bound"

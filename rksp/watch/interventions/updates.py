@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
+from rksp.ground.errors import NotCovered
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.groups import local
 from rksp.watch.run_state import optimizer_parts
@@ -20,6 +22,8 @@ from rksp.watch.run_state import optimizer_parts
 _ADAMS = (torch.optim.AdamW, torch.optim.Adam)
 _SHARE = 16  # of all numbers are worked on at a time: two copies of these are an eighth
 _LEAST = 2**20  # numbers at a time, of small models
+# Who scales the steps of an optimizer. The state tells the update only until somebody scales it.
+_SCALING: WeakKeyDictionary[Optimizer, ref[Updates]] = WeakKeyDictionary()
 _ROUNDING = 1.01  # between the powers of two, and of the steps' own arithmetic
 
 
@@ -75,9 +79,25 @@ class Updates:
     """
 
     def bind(self, optimizer: Any) -> None:
-        """Find the parameters of optimizers whose step is known."""
+        """Find the parameters of optimizers whose step is known.
+
+        Raises:
+            NotCovered: The steps of the optimizer are scaled already.
+        """
+        if is_scaled(optimizer):
+            raise NotCovered(
+                "This optimizer's steps are bounded already, and a second bound would read them "
+                "wrongly; take one of the two."
+            )
         self._parts = optimizer_parts(optimizer)
+        for part in self._parts:
+            _SCALING[part] = ref(self)
         self.forget()
+
+    def release(self) -> None:
+        """Leave the optimizer to another."""
+        for part in self._parts:
+            _SCALING.pop(part, None)
 
     def forget(self) -> None:
         """Forget the last step."""
@@ -174,6 +194,12 @@ class Updates:
             weight.addcdiv_(at_least_float(step.mean), root, value=share)
         if weight.dtype != parameter.dtype:
             parameter.copy_(weight)
+
+
+def is_scaled(optimizer: Any) -> bool:
+    """Tell whether anything scales the steps of an optimizer, or of one of several."""
+    owners = (_SCALING.get(part) for part in optimizer_parts(optimizer))
+    return any(owner is not None and owner() is not None for owner in owners)
 
 
 def furthest(part: Optimizer, group: Mapping[str, Any]) -> float:
