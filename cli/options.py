@@ -370,7 +370,7 @@ def _parsing(name: str, flag: Flag, field: FieldInfo) -> dict[str, Any]:
     if name == "warmup_steps":
         return {"parser": _as_count_or_share}
     if COUNT in field.metadata or int in kinds:
-        readers = (one.func for one in field.metadata if isinstance(one, BeforeValidator))
+        readers: Any = (one.func for one in field.metadata if isinstance(one, BeforeValidator))
         return {"parser": as_count(read=next(readers, whole))}
     return {"parser": _as_number(flag.name)} if float in kinds else {}
 

@@ -111,10 +111,10 @@ settings = TrainingArguments(output_dir="o", learning_rate=1e-4)
 def test_a_command_of_hydra_is_composed_with_the_groups_that_it_chooses(tmp_path):
     (tmp_path / ".git").mkdir()
     read_text = {
-        "main.py": "import hydra\n@hydra.main(config_path='conf', config_name='base')\ndef f(): 0\n",
+        "main.py": "@hydra.main(config_path='conf', config_name='base')\ndef f(): 0\n",
         "conf/base.yaml": "defaults: [{model: tiny}]\noptim: {lr: 1e-3}\ntrainer: {max_steps: 90}\n"
         "loader: {global_batch_size: 64}\n",
-        "conf/model/tiny.yaml": "model_type: llama\nhidden_size: 64\nnum_hidden_layers: 2\nlength: 8\n",
+        "conf/model/tiny.yaml": "model_type: llama\nhidden_size: 64\nnum_hidden_layers: 2\n",
         "conf/model/big.yaml": "model_type: llama\nhidden_size: 512\nnum_hidden_layers: 8\n"
         "length: 8\n",
     }

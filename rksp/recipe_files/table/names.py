@@ -104,7 +104,9 @@ def shape_published(name: str) -> Shape | None:
     row = published(name) or published_like(name)
     if row is None:
         return None
-    return row.settings["model_type"], {k: v for k, v in row.settings.items() if k != "model_type"}
+    return str(row.settings["model_type"]), {
+        k: v for k, v in row.settings.items() if k != "model_type"
+    }
 
 
 def hub_id_of(folder: str) -> str | None:
