@@ -177,7 +177,9 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
     where = f"keys.toml [{name}]"
     for key in about:
         known_word(key, _PARTS, where=where, noun="part")
-    for field_name in about.get("written", {}):
+    shared = _trainers().get(about.get("extends", ""), {})
+    written = shared.get("written", {}) | about.get("written", {})
+    for field_name in written:
         known_word(field_name, Recipe.model_fields, where=f"{where} written", noun="field")
     steps = enumerate(_rows(about["steps"], where), start=1)
     return Reader(
@@ -185,8 +187,7 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
         marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
         steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
         **{key: about[key] for key in ("title", "version", "source")},
-        written=_trainers().get(about.get("extends", ""), {}).get("written", {})
-        | about.get("written", {}),
+        written=written,
         **{key: about[key] for key in ("unverified", "muon") if key in about},
     )
 
