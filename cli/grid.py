@@ -46,7 +46,7 @@ _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the 
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
     title="Measurement",
-    leave_out=("seed", "probe", "blocks", "variant", "rank", "kreiss", "spectra"),
+    leave_out=("seed", "probe", "blocks", "variant", "rank", "spectra"),
     defaults={"threads": 1},
     helps={"threads": "Threads of each worker."},
 )
@@ -274,8 +274,8 @@ def _export(result: GridResult, gate: Gate, path: Path) -> None:
     if path.suffix in TABLES:
         export(found, path)
         return
-    kept = [cell for cell in found if cell["verdict"] in JUDGED and not gate.fails(cell)]
-    ceilings = [cell["do_not_exceed"] for cell in kept if cell["do_not_exceed"] is not None]
+    kept = [cell for cell in found if cell.verdict in JUDGED and not gate.fails(cell)]
+    ceilings = [cell.do_not_exceed for cell in kept if cell.do_not_exceed is not None]
     note = export_sweep(
         result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
     )

@@ -163,7 +163,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _understood(path: Path, rows: list[dict[str, Any]]) -> OwnRows:
+def _understood(path: Path, rows: list[dict[str, object]]) -> OwnRows:
     names = list(rows[0])
     is_cut, rows = len(rows) > _MOST_ROWS, _within(rows[:_MOST_ROWS])
     form, (first, *more) = _form(path, names)
@@ -197,7 +197,7 @@ def _form(path: Path, names: Sequence[str]) -> tuple[Form, tuple[str, ...]]:
     raise InputError(f"{path} has the columns {held}; rksp reads {_COLUMNS}.")
 
 
-def _within(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _within(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     size = 0
     kept: list[dict[str, Any]] = []
     for row in rows:

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from rksp.datasets import encode
 from rksp.datasets.batch import Batch
-from rksp.documents.score import BYTES_FOLDED, BYTES_SPREAD
 from rksp.ground.budgets import ENCODER, ENCODING, PROBE, TOKENIZER
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_limited
+from rksp.ground.text import BYTES_FOLDED, BYTES_SPREAD
 
 _SEQUENCES, _LENGTH = 16, 128  # 2,048 states, the sample of the published measurements
 _IMAGE_STATES = 2048

@@ -21,11 +21,12 @@ from pathlib import Path
 from lab.bench.recipe_files import CONFIGS, names
 from rksp.calls.fix import fix as fixed
 from rksp.calls.fix import scored
+from rksp.documents.finding import applied
 from rksp.documents.score import ScoreReport
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.said.edits import RunText, applied
+from rksp.recipe_files.said.edits import RunText
 
 FACTORS = (30, 100, 1000)
 _ENDS = {"yes": "launched", "no": "blocked", "unknown": "asked"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rksp.assessment.risk import choose_model, edge_inputs, rounded
 from rksp.classifiers.edge_estimate import EdgeEstimate
@@ -21,7 +20,7 @@ from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import Start
 
-Predict = Callable[[Recipe, Mapping[str, Any]], EdgeEstimate]
+Predict = Callable[[Recipe, Mapping[str, object]], EdgeEstimate]
 _MOST = 3
 _ACTING = {lever.name for lever in LEVERS if not (lever.field or lever.settings)}
 _NOTICEABLE = 0.05  # decades; a smaller shift is not worth a change

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from rksp.assessment.evidence import Evidence
 from rksp.assessment.risk import edge_inputs, kind_of
@@ -36,7 +35,7 @@ def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     )
 
 
-def _placed(evidence: Evidence) -> dict[str, Any]:
+def _placed(evidence: Evidence) -> dict[str, object]:
     """Return what the module itself shows of the kind of its blocks, as fields of `EdgeInputs`.
 
     It takes the place of what the configuration declares: the module is what is trained.
@@ -53,7 +52,7 @@ def _shown_by_batch(evidence: Evidence) -> dict[str, bool]:
     return {"predicts_next": predicts_next(evidence.source.batch)}
 
 
-def _shown_by_blocks(evidence: Evidence) -> dict[str, Any]:
+def _shown_by_blocks(evidence: Evidence) -> dict[str, object]:
     placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
     if placed is None or placed.norm is None:
         return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}

@@ -55,7 +55,6 @@ def measured(
                 built.probe.batch,
                 variant=options.variant,
                 rank=options.rank,
-                kreiss=options.kreiss,
                 fitted=options.spectra,
                 num_states=options.states,
                 blocks=options.blocks,

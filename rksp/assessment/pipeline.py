@@ -23,6 +23,7 @@ from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
     AlternativeReport,
+    AnswerReport,
     ConfiguredReport,
     ForwardReport,
     LayerReport,
@@ -201,7 +202,8 @@ def judge(
         recipe: How the model is to be trained.
         terms: What it is judged by.
         classifier: Default the bundled one; without any, the risk is missing with a reason.
-        alternatives: Other recipes to assess with the same evidence, each with its assumption.
+        alternatives: Other recipes to assess with the same evidence and at the same rate, which
+            they leave out, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
             uses each alone makes it "cannot tell".
         with_details: Compute the curve of the risk too, and list the checks that could not run.
@@ -209,28 +211,27 @@ def judge(
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
-    gradient, start = gradient_of(evidence, recipe, progress), evidence.start_of(recipe)
+    rate, plan = recipe.learning_rate, recipe.model_copy(update={"learning_rate": None})
+    gradient, start = gradient_of(evidence, plan, progress), evidence.start_of(plan)
     answers = _Answers(evidence, gradient, classifier, terms or Terms(), unknown)
     configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, gradients={})
         with suppress(ArtifactError, NotCovered):
-            answer = replace(answers, evidence=bare, gradient=None).of(recipe)
+            answer = replace(answers, evidence=bare, gradient=None).of(plan, rate)
             configured = ConfiguredReport.of(answer)
     assessment: Answer
     try:
         shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
-        assessment = answers.of(recipe, rates=rates, **shown)
-        beside = () if start.is_scratch else shown_beside(recipe)
+        assessment = answers.of(plan, rate, rates=rates, **shown)
+        beside = () if start.is_scratch or rate is not None else shown_beside(plan)
         others = tuple(
-            AlternativeReport.of(answers.of(other), assumption=text)
+            AlternativeReport.of(answers.brief(other, rate), assumption=text)
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        about = About(
-            learning_rate=None, steps=recipe.max_steps, tier=evidence.tier, terms=answers.terms
-        )
+        about = About(steps=plan.max_steps, tier=evidence.tier, terms=answers.terms)
         assessment = about.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
     names = ("start_here", "do_not_exceed", "likely_edge")
     checked = CheckEvidence(
@@ -259,7 +260,7 @@ def judge(
         alternatives=others,
         configured=configured,
         findings=run_checks(checked, evidence.seen),
-        not_run=not_run(checked) if with_details else (),
+        not_run=not_run(checked.held) if with_details else (),
         seconds=dict(evidence.seconds),
     )
 
@@ -269,7 +270,7 @@ _UNUSED = {"fine-tuning": ("sequence_length",)}  # fields that this model does n
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """The answers to recipes on one evidence.
+    """The answers on one evidence, each to a rate and a recipe without one.
 
     Attributes:
         evidence: What is known of the model.
@@ -287,18 +288,38 @@ class _Answers:
 
     def of(
         self,
-        recipe: Recipe,
+        plan: Recipe,
+        rate: float | None,
         *,
         rates: Sequence[float] = (),
         with_curve: bool = False,
         with_advice: bool = False,
         with_levers: bool = False,
     ) -> Answer:
-        """Return the answer of the model that covers the run, or why there is none.
+        """Return the answer of the model that covers the run, or why there is none."""
+        about, found = self._asked(plan, rate, rates, with_levers=with_levers)
+        if not isinstance(found, Basis):
+            return found
+        return found.answer(about, with_curve=with_curve, with_advice=with_advice)
+
+    def brief(self, plan: Recipe, rate: float | None) -> AnswerReport:
+        """Return the same answer in short."""
+        about, found = self._asked(plan, rate)
+        return found.brief(about) if isinstance(found, Basis) else AnswerReport.of(found)
+
+    def _asked(
+        self,
+        recipe: Recipe,
+        rate: float | None,
+        rates: Sequence[float] = (),
+        *,
+        with_levers: bool = False,
+    ) -> tuple[About, Answer | Basis]:
+        """Return what the model of the edge says at all rates, or an answer without it.
 
         Where numbers are not finite, the failure is certain and no model is asked.
         """
-        evidence, seen, rate = self.evidence, self.evidence.profile, recipe.learning_rate
+        evidence, seen = self.evidence, self.evidence.profile
         features, broken = UNMEASURED, None
         if seen is not None:
             from rksp.assessment.measured import doubts_of, not_finite
@@ -308,14 +329,14 @@ class _Answers:
         tier = features.tier if broken is None else evidence.tier
         about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
         if broken is not None:
-            return about.certain_failure(broken)
+            return about, about.certain_failure(broken)
         choice = choose_model(recipe, evidence.start_of(recipe))
         unused = _UNUSED.get(choice.model, ())
         missing = [why for name, why in self.unknown.items() if name not in unused]
         if choice.model == "none" or missing:
-            return about.cannot_tell([*missing, *choice.reasons])
+            return about, about.cannot_tell([*missing, *choice.reasons])
         if choice.model == "fine-tuning":
-            return self._tuned(recipe, about)
+            return about, self._tuned(recipe, about)
         model = self.classifier or load_edge_model()
         doubts: Sequence[str] = choice.doubts
         if seen is not None:
@@ -334,10 +355,8 @@ class _Answers:
             return replace(basis, levers=levers, applied=applied_in(model))
 
         if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
-            basis = model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
-        else:
-            basis = make()
-        return basis.answer(rate, terms=self.terms, with_curve=with_curve, with_advice=with_advice)
+            return about, model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
+        return about, make()
 
     def _tuned(self, recipe: Recipe, about: About) -> Answer:
         """Return the answer of the model of fine-tuning."""

@@ -28,7 +28,7 @@ from rksp.documents.answer import (
     LeverReport,
     Untold,
 )
-from rksp.documents.score import ADAPTERS_BESIDE
+from rksp.documents.score import ADAPTERS_BESIDE, AnswerReport
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.errors import NotCovered
@@ -97,8 +97,8 @@ def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
 
 
 def shown_beside(recipe: Recipe) -> tuple[tuple[str, Recipe], ...]:
-    """Return LoRA as an alternative where someone asks only for the rate of trained weights."""
-    if recipe.learning_rate is not None or recipe.peft != "none":
+    """Return LoRA as an alternative to all of the trained weights."""
+    if recipe.peft != "none":
         return ()
     return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})),)
 
@@ -127,7 +127,7 @@ def edge_inputs(
     )
 
 
-def kind_of(declared: Declared) -> dict[str, Any]:
+def kind_of(declared: Declared) -> dict[str, object]:
     """Return what a configuration declares of the kind of model, as fields of `EdgeInputs`."""
     return {
         "family": declared.design,
@@ -170,13 +170,13 @@ class About:
         terms: What it is judged by.
     """
 
-    learning_rate: float | None
+    learning_rate: float | None = None
     steps: int
     tier: Tier
     terms: Terms = field(default_factory=Terms)
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, object]:
         """What every answer states."""
         return {
             "evidence": str(self.tier),
@@ -185,7 +185,7 @@ class About:
             "threshold": self.terms.gate.bar,
         }
 
-    def cannot_tell(self, reasons: Sequence[str], **known: Any) -> Untold:
+    def cannot_tell(self, reasons: Sequence[str], **known: object) -> Untold:
         """Return the answer "cannot tell", which has no numbers: they would be no answer.
 
         Args:
@@ -215,28 +215,21 @@ class About:
 
     def of_estimate(
         self, estimate: EdgeEstimate | FineTuningEstimate, rates: Sequence[float] = RATES
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the fields of `Estimate`: the rates and the risks.
 
         Args:
             estimate: What the model that was asked says.
             rates: Where the curve of the risk is wanted.
         """
-        bar = self.terms.gate.bar
-        start = rounded(estimate.start_here)
-        ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
-        here: dict[str, float | None] = {}
-        verdict, rate = Verdict.OK, self.learning_rate
+        here, rate = self.brief_of(estimate), self.learning_rate
         if rate is not None:
-            failed, (low, high) = estimate.failed(rate), estimate.interval(rate)
-            here = {
-                "probability_failed": failed,
+            low, high = estimate.interval(rate)
+            here |= {
                 "probability_failed_low": low,
                 "probability_failed_high": high,
                 "probability_diverged": estimate.diverged(rate),
             }
-            # By the rate that is printed, as the checks and grids see it.
-            verdict = word_at(rate, ceiling, is_risk=failed >= bar)
         curve = [
             CurvePoint(learning_rate=one, probability=estimate.failed(one), low=left, high=right)
             for one in rates
@@ -245,13 +238,23 @@ class About:
         return {
             **self.stated,
             **here,
-            "verdict": verdict,
-            "start_here": start,
             "start_failed": estimate.failed(estimate.start_here),
             "likely_edge": rounded(estimate.likely_edge),
-            "do_not_exceed": ceiling,
             "curve": curve,
             "learned": estimate.learned,
+        }
+
+    def brief_of(self, estimate: EdgeEstimate | FineTuningEstimate) -> dict[str, object]:
+        """Return the fields of `AnswerReport`."""
+        bar, rate = self.terms.gate.bar, self.learning_rate
+        ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
+        failed = None if rate is None else estimate.failed(rate)
+        return {
+            "probability_failed": failed,
+            # By the rate that is printed, as the checks and grids see it.
+            "verdict": word_at(rate, ceiling, is_risk=failed is not None and failed >= bar),
+            "start_here": rounded(estimate.start_here),
+            "do_not_exceed": ceiling,
         }
 
 
@@ -275,8 +278,6 @@ class Basis:
     Attributes:
         estimate: What the model of the edge says.
         reasons: Why rksp cannot tell, clauses; empty if it can.
-        tier: How much evidence was gathered.
-        steps: Steps of the run.
         digest: Of the data that the model was fitted on.
         levers: What would raise the edge, the largest first.
         applied: Levers that the answers count with, by name.
@@ -285,8 +286,6 @@ class Basis:
 
     estimate: EdgeEstimate
     reasons: tuple[str, ...]
-    tier: Tier
-    steps: int
     digest: str
     levers: tuple[LeverReport, ...] = ()
     applied: tuple[str, ...] = ()
@@ -314,34 +313,29 @@ class Basis:
         return cls(
             estimate=estimate,
             reasons=() if is_covered else tuple(reasons),
-            tier=features.tier,
-            steps=inputs.steps,
             digest=str(model.card["digest"]),
             is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
         )
 
+    def brief(self, about: About) -> AnswerReport:
+        """Return the same as `answer` in short, without a curve."""
+        if self.reasons:
+            return AnswerReport(verdict=Verdict.CANNOT_TELL)
+        return AnswerReport(**about.brief_of(self.estimate))
+
     def answer(
-        self,
-        learning_rate: float | None,
-        *,
-        with_curve: bool = True,
-        with_advice: bool = True,
-        terms: Terms | None = None,
+        self, about: About, *, with_curve: bool = True, with_advice: bool = True
     ) -> FromEdge | Untold:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
         Args:
-            learning_rate: The recipe's peak rate; None asks only for the three rates.
+            about: The rate and the terms; None for the rate asks only for the three rates.
             with_curve: Compute the risk at every rate, which is most of the work, and what moves
                 it.
             with_advice: Say which rate is better.
-            terms: What it is judged by.
         """
-        estimate = self.estimate
-        about = About(
-            learning_rate=learning_rate, steps=self.steps, tier=self.tier, terms=terms or Terms()
-        )
-        known: dict[str, Any] = {"outside": estimate.outside, "classifier_data": self.digest}
+        estimate, learning_rate = self.estimate, about.learning_rate
+        known: dict[str, object] = {"outside": estimate.outside, "classifier_data": self.digest}
         reasons = self.reasons
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
         is_alone = with_curve and estimate.learned is None

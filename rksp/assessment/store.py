@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rksp.models.source import ModelSource
 
 MOST_BYTES = 256 * 2**20  # some 300 models of GPT-2's size: its spectra are 0.8 MB
-_SPECTRUM = {"blocks", "variant", "rank", "kreiss", "spectra"}  # options that change the profile
+_SPECTRUM = {"blocks", "variant", "rank", "spectra"}  # options that change the profile
 _HOLDING = {"streaming", "max_memory"}  # these change a sentence
 _LIBRARIES = ("rksp", "torch", "transformers", "numpy", "scipy")
 _PACKAGES = ("rksp", "rksp.datasets", "rksp.kernels")  # the code that measures

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rksp.documents.finding import applied
 from rksp.documents.options import MeasureOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
@@ -21,7 +22,6 @@ from rksp.models.resolve import resolve
 from rksp.question.gate import edits_of, is_fixable, summarized
 from rksp.question.question import Question
 from rksp.question.run import Run
-from rksp.recipe_files.said.edits import applied
 
 if TYPE_CHECKING:
     from rksp.documents.score import ScoreReport
@@ -125,7 +125,7 @@ def scored(
     target: str,
     *,
     called: str = "",
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     devices: int | None = None,
     trainer: str | None = None,
 ) -> ScoreReport:

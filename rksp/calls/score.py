@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a configuration is judged without torch
 def score(
     target: str | Path | nn.Module | ModelSource,
     batch: object = None,
-    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    recipe: Recipe | Mapping[str, object] | str | Path | None = None,
     loss: Loss | None = None,
     *,
     lr: float | None = None,
@@ -137,7 +137,7 @@ def score(
         return Result(question.answer(options.at_seeds(seeds), older))
 
 
-def _given(recipe: object) -> tuple[dict[str, Any], Path | None]:
+def _given(recipe: object) -> tuple[dict[str, object], Path | None]:
     if isinstance(recipe, Recipe):
         return recipe.model_dump(exclude_unset=True), None
     if isinstance(recipe, Mapping):

@@ -23,17 +23,17 @@ def grid(
     source: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     axes: Mapping[str, Sequence[Any]] | Sequence[str] = (),
     *,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     target: str | None = None,
     store: str | Path | None = None,
     fail_on: str | Sequence[str] = Terms().fail_on,
-    **options: Any,
+    **options: object,
 ) -> GridReport:
     """Judge every setting of a grid, and rank them by risk.
 
         >>> import rksp
         >>> found = rksp.grid("gpt2", {"lr": [1e-4, 3e-1]}, evidence="config")
-        >>> [cell["verdict"] for cell in found.cells]
+        >>> [cell.verdict for cell in found.cells]
         ['ok', 'risk']
 
     Args:
@@ -72,11 +72,11 @@ def grid(
 
 def confirm(
     target: str | Path,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     *,
     lr: float | None = None,
     measure: MeasureOptions | None = None,
-    **options: Any,
+    **options: object,
 ) -> ConfirmReport:
     """Train a few short runs with all monitors, and compare them with the prediction.
 

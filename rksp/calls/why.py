@@ -44,7 +44,7 @@ _MOST_DIFFERENT = 6
 def why(
     paths: str | Path | Sequence[str | Path],
     target: str | ModelSource | None = None,
-    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    recipe: Recipe | Mapping[str, object] | str | Path | None = None,
     *,
     metric: str | None = None,
 ) -> RunsReport:

@@ -182,7 +182,7 @@ def _part(value: object, name: str) -> Any | None:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _parts(value: object) -> list[Any]:
+def _parts(value: object) -> list[object]:
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return [part for part in inner.values() if not isinstance(part, str | int | float)]
 

@@ -230,7 +230,7 @@ def _of_loader(
 ) -> TrainingData:
     """Take a loader's batches of one pass, as it orders them under the seed; they repeat."""
     model, objective = definite(source.model), definite(definite(source.batch).objective)
-    loader: Iterable[Any] = definite(source.loader)
+    loader: Iterable[object] = definite(source.loader)
     most = -(-_HELD_OUT // max(1, definite(source.batch).count)) if holds_out else 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -121,21 +121,14 @@ class Document(Part):
         return json.dumps(ordered | _by_key(content), indent=1, allow_nan=False) + "\n"
 
 
-def _clean(document: Document) -> dict[str, Any]:
+def _clean(document: Document) -> dict[str, object]:
     missing: list[str] = []
     content = document.model_dump(mode="python")
-    if not _is_finite(content):
+    try:
+        json.dumps(content, allow_nan=False)  # sooner than a loop
+    except (TypeError, ValueError):
         content = _finite(content, "", missing)
     return content | {"non_finite": sorted(set(missing) | set(document.non_finite))}
-
-
-def _is_finite(content: dict[str, Any]) -> bool:
-    """Tell whether JSON can express all of it; its encoder sees that sooner than a loop."""
-    try:
-        json.dumps(content, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _finite(value: object, path: str, missing: list[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
@@ -52,6 +53,16 @@ class Edit(Part):
     column: int | None = None
     old: str = ""
     new: str = ""
+
+
+def applied(text: str, edits: Iterable[Edit]) -> str:
+    """Return a text with edits, of which no two may overlap."""
+    lines = text.split("\n")
+    for edit in sorted(edits, key=lambda one: (one.line or 0, one.column or 0), reverse=True):
+        line, start = (edit.line or 1) - 1, (edit.column or 1) - 1
+        before, after = lines[line][:start], lines[line][start + len(edit.old) :]
+        lines[line] = before + edit.new + after
+    return "\n".join(lines)
 
 
 class Finding(Part):

@@ -5,13 +5,83 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from rksp.documents.base import Document, Part
+from rksp.ground.model import Finite, Strict
 
 FAILED = "could not run"  # the verdict of a cell whose evaluation ended in an error
 _EXIT_CODES = {"ok": 0, "risk": 1, "unusable": 2, "incomplete": 3}
-Record = dict[str, Any]  # nobody knows which column holds what; JSON refuses what it cannot write
+
+
+class FoundLevel(Strict):
+    """A finding of a cell: its code and its level."""
+
+    code: str
+    level: str
+
+
+class CellNumbers(Finite):
+    """The numbers of a cell; the fields are those of `rksp.documents.answer`."""
+
+    probability_failed: float | None = None
+    probability_failed_low: float | None = None
+    probability_failed_high: float | None = None
+    probability_diverged: float | None = None
+    start_here: float | None = None
+    likely_edge: float | None = None
+    do_not_exceed: float | None = None
+    expected_excess: float | None = None
+    lever: str | None = None
+    lever_factor: float | None = None
+    findings: tuple[FoundLevel, ...] = ()
+
+
+NUMBERS = tuple(
+    name for name, field in CellNumbers.model_fields.items() if field.annotation == float | None
+)[:-1]  # all but the lever's
+
+
+class Record(CellNumbers):
+    """One cell of a grid.
+
+    Beside these fields it has a column for each value that the grid varies, by the name that the
+    user gave, each field of its recipe, and each setting of its model (`set.n_layer`).
+
+    Attributes:
+        position: Its place in the grid, from 0.
+        model: The target with its overrides.
+        verdict: The word, or the state of a cell without a result.
+        reasons: Why rksp cannot tell.
+        failure: The kind of failure of a cell that could not run; `message` says what was wrong.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    position: int
+    model: str
+    target: str
+    seed: int
+    learning_rate: float | None = None
+    verdict: str
+    reasons: str = ""
+    failure: str | None = None
+    message: str | None = None
+
+    @property
+    def columns(self) -> dict[str, object]:
+        """All columns by name: the cell, what was asked of it, and the answer."""
+        own, head = self.__dict__, ("position", "model", "target", "seed")
+        return {**{name: own[name] for name in head}, **(self.__pydantic_extra__ or {}), **own}
+
+    def get(self, name: str) -> Any:
+        """Return the value in a column; None where the cell has none."""
+        own = self.__dict__
+        return own[name] if name in own else (self.__pydantic_extra__ or {}).get(name)
+
+    @property
+    def levels(self) -> set[str]:
+        """The levels of its findings."""
+        return {finding.level for finding in self.findings}
 
 
 class RiskRow(Part):
@@ -49,8 +119,8 @@ class GridReport(Document):
     `incomplete` if one has no result, else `risk` if one fails the gate.
 
     Attributes:
-        cells: One record a cell that is shown, ranked: the least expected loss first, what could
-            not run last. Its `findings` is a list of `code` and `level`.
+        cells: Those that are shown, ranked: the least expected loss first, what could not run
+            last.
         cells_in_grid: Number of cells, with those that are not shown.
         axes: What varies, by the names that the user gave.
         best_safe: For each model its safe cell of the least expected loss, or None.
@@ -86,8 +156,8 @@ class GridReport(Document):
     @property
     def counts(self) -> Counter[str]:
         """All cells by verdict, shown or not."""
-        return Counter(str(cell["verdict"]) for cell in [*self.cells, *self.hidden])
+        return Counter(cell.verdict for cell in [*self.cells, *self.hidden])
 
     def fails(self, cell: Record) -> bool:
         """Return True if the cell fails the gate."""
-        return cell["position"] in self.failing
+        return cell.position in self.failing

@@ -27,7 +27,6 @@ class MeasureOptions(Finite):
         blocks: Module path of the list of blocks, if rksp cannot find it.
         variant: Definition of the spectrum, a name in `rksp.documents.spectrum.VARIANTS`.
         rank: Principal directions kept; None follows the variant.
-        kreiss: Whether to compute Kreiss constants too, which is slow.
         spectra: Whose spectra are fitted, which is half the cost of a forward pass with them. The
             rates do not depend on them.
         streaming: `always` draws or reads weights as they are used and drops them after, `never`
@@ -64,7 +63,6 @@ class MeasureOptions(Finite):
     rank: Annotated[
         int | None, Flag("--rank", "Principal directions to keep.", unit="directions")
     ] = Field(default=None, ge=1)
-    kreiss: Annotated[bool, Flag("--kreiss", "Compute Kreiss constants too (slow).")] = False
     spectra: Annotated[
         Literal["all", "some", "none"],
         Flag("--spectra", "Blocks whose spectra are fitted: all, at most four, or none."),

@@ -13,9 +13,6 @@ from rksp.documents.own_runs import HistoryReport
 from rksp.documents.verdict import Verdict
 from rksp.recipe import USUAL_RANK, Recipe
 
-# What a probe's description calls text whose tokens mean nothing to trained weights.
-BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
-
 
 def _pairs(values: object) -> object:
     """Return complex numbers as (real, imaginary) pairs with six digits, enough for a plot."""
@@ -68,7 +65,6 @@ class LayerReport(Part):
     energy_gain: float | None
     nonlinearity: float | None
     update_ratio: float | None
-    kreiss: float | None = None
     rms_in: float | None
     rms_out: float | None
     eigenvalues: Annotated[list[tuple[float, float]], BeforeValidator(_pairs)]

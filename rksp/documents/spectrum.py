@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the numbers are read without numpy
 
 QUANTITIES = words(
     "near_unit_mass expansive_mass contractive_mass spectral_radius eigenvector_condition "
-    "nonnormality energy_gain nonlinearity update_ratio update_ratio_centered condition kreiss"
+    "nonnormality energy_gain nonlinearity update_ratio update_ratio_centered condition"
 )
 MIN_COVERAGE = 0.5  # with a smaller share of trusted layers, the profile is indeterminate
 
@@ -117,7 +117,6 @@ class LayerSpectrum:
         nonlinearity: `||Y - A X||_F / ||Y - X||_F`.
         update_ratio: `||Y - X||_F / ||X||_F`; `update_ratio_centered` is that of centered states.
         condition: Largest over smallest kept standard deviation of the inputs.
-        kreiss: See `rksp.spectra.operators.kreiss_constant`; None unless it was asked for.
     """
 
     layer: int
@@ -143,7 +142,6 @@ class LayerSpectrum:
     update_ratio: float | None = None
     update_ratio_centered: float | None = None
     condition: float | None = None
-    kreiss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

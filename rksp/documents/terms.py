@@ -85,9 +85,7 @@ class Gate:
         """Return True if a cell of a grid fails; its verdict must be by `bar`."""
         if self.level is None:
             return False
-        return cell["verdict"] == "risk" or any(
-            self.reaches(finding["level"]) for finding in cell["findings"]
-        )
+        return cell.verdict == "risk" or any(map(self.reaches, cell.levels))
 
     def stops(self, verdict: str) -> bool:
         """Tell whether this verdict has no answer and the gate stops at that."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.store import initialization
 from rksp.documents.answer import FromEdge, Untold
+from rksp.documents.grid import NUMBERS, FoundLevel
 from rksp.documents.terms import Terms
 from rksp.grid.group import (
-    NUMBERS,
     CellAnswer,
     CellGroup,
     Event,
     Failure,
-    FoundLevel,
     GroupCell,
     Options,
 )
@@ -126,7 +125,7 @@ def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
     return found
 
 
-def recipes_of(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+def recipes_of(cells: Iterable[Cell]) -> list[dict[str, object]]:
     """Return the recipe of each cell as JSON; those that differ in their rates are written once."""
     known: dict[Hashable, dict[str, Any]] = {}
     found = []
@@ -320,7 +319,6 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     with collector_paused():
         from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
-        from rksp.classifiers.edge_model import Remembered, load_edge_model
         from rksp.models.configuration import refusals
 
     options = group.options
@@ -335,8 +333,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
         question, evidence = ask(group, options, first)
-        question = question.learning(options.runs)
-        known = Remembered(question.classifier or load_edge_model())
+        question = question.learning(options.runs).remembering()
     except expected as error:
         yield _failed(error)
         return
@@ -353,7 +350,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
                 yield _failed(recipe, cell.key)
                 continue
             run = replace(question.run, recipe=recipe, origins=_unknown(cell))
-            one = replace(question, run=run, classifier=known)
+            one = replace(question, run=run)
             try:
                 found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
             except expected as error:

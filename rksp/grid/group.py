@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from rksp.documents.grid import CellNumbers
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.model import Finite, Strict
@@ -58,46 +59,23 @@ class CellGroup(Strict):
     """Cells with one initialization; `has_weights` says that they name weights to start from."""
 
     target: str
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, object] = Field(default_factory=dict)
     seed: int = 0
     has_weights: bool = False
     options: Options = Options()
     cells: tuple[GroupCell, ...] = ()
 
 
-class FoundLevel(Strict):
-    """A finding of a cell: its code and its level."""
-
-    code: str
-    level: str
-
-
-class CellAnswer(Finite):
+class CellAnswer(CellNumbers):
     """The part of an evaluation that a grid stores: the answer without its curves.
 
     It does not depend on timing or on the machine's load, so the same cell has the same answer on
-    every engine. The fields are those of `rksp.documents.answer`.
+    every engine.
     """
 
     verdict: str
-    probability_failed: float | None = None
-    probability_failed_low: float | None = None
-    probability_failed_high: float | None = None
-    probability_diverged: float | None = None
-    start_here: float | None = None
-    likely_edge: float | None = None
-    do_not_exceed: float | None = None
-    expected_excess: float | None = None
     reasons: tuple[str, ...] = ()
     evidence: str = ""
-    lever: str | None = None
-    lever_factor: float | None = None
-    findings: tuple[FoundLevel, ...] = ()
-
-
-NUMBERS = tuple(
-    name for name, field in CellAnswer.model_fields.items() if field.annotation == float | None
-)[:-1]  # all but the lever's
 
 
 class Event(Finite):

@@ -212,7 +212,7 @@ def _too_many(count: int, most: int) -> InputError:
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, Any]]:
+) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
     """Read a sweep, a grid or a run file.
 
     Returns:

@@ -210,7 +210,7 @@ class GridResult:
     def settings(self, records: Sequence[Record]) -> list[Mapping[str, Any]]:
         """Return what the grid set in the cells of these records, by the user's names."""
         by_position = {row.position: row.labels for row in self.rows}
-        return [by_position[record["position"]] for record in records]
+        return [by_position[record.position] for record in records]
 
 
 def run_grid(

@@ -77,7 +77,7 @@ class Row:
     position: int
     init: str
     target: str
-    overrides: dict[str, Any]
+    overrides: dict[str, object]
     seed: int
     recipe: dict[str, Any]
     labels: dict[str, Any]

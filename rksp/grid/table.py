@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from rksp.documents.grid import FAILED, Record, RiskMap, RiskRow
+from rksp.documents.grid import FAILED, CellNumbers, Record, RiskMap, RiskRow
 from rksp.documents.verdict import word_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import model_name, unnamed_settings
-from rksp.grid.group import NUMBERS, CellAnswer
+from rksp.grid.group import CellAnswer
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
@@ -71,25 +71,22 @@ def _record(row: Row, bar: float) -> Record:
     verdict = _verdict(row, bar)
     result = row.result or CellAnswer(verdict=verdict)
     answer = CellAnswer(verdict=verdict) if verdict == "cannot tell" else result
-    head = {
+    rate = row.recipe.get("learning_rate")
+    columns = row.labels | row.recipe | unnamed_settings(row.overrides, row.labels)
+    known = {
+        **{name: getattr(answer, name) for name in CellNumbers.model_fields if name != "findings"},
         "position": row.position,
         "model": model_name(row.target, row.overrides),
         "target": row.target,
         "seed": row.seed,
-    }
-    return {
-        **head,
-        **row.labels,  # under the user's names
-        **row.recipe,
-        **unnamed_settings(row.overrides, row.labels),
-        **head,
-        **{name: getattr(answer, name) for name in (*NUMBERS, "lever", "lever_factor")},
+        "learning_rate": rate if isinstance(rate, int | float) else None,
         "verdict": verdict,
         "reasons": "; ".join(filter(None, result.reasons)),
-        "findings": [finding.model_dump() for finding in result.findings],
+        "findings": result.findings,
         "failure": row.failure if row.state == "failed" else None,
         "message": row.message if row.state == "failed" else None,
     }
+    return Record(**columns | known)  # the labels under the user's names
 
 
 def _verdict(row: Row, bar: float) -> str:
@@ -105,40 +102,34 @@ def _verdict(row: Row, bar: float) -> str:
 
 
 def _rank(record: Record) -> tuple[float | bool, ...]:
-    rate, found = record.get("learning_rate"), levels(record)
-    loss, is_warned = _loss(record, found)
+    loss, is_warned = _loss(record)
     return (
         loss == math.inf,
-        record["failure"] is not None,
-        "error" in found,
+        record.failure is not None,
+        "error" in record.levels,
         loss,
         is_warned,
-        math.inf if record["probability_failed"] is None else record["probability_failed"],
-        -rate if isinstance(rate, int | float) else 0.0,
-        record["position"],
+        math.inf if record.probability_failed is None else record.probability_failed,
+        -(record.learning_rate or 0.0),
+        record.position,
     )
 
 
-def levels(record: Record) -> set[str]:
-    """Return the levels of a cell's findings."""
-    return {finding["level"] for finding in record["findings"]}
-
-
-def _loss(record: Record, found: set[str]) -> tuple[float, bool]:
+def _loss(record: Record) -> tuple[float, bool]:
     """Return the expected loss, to which a warning adds the width of a tie, then the warning.
 
     Each cell's own loss is measured from the best rate of its batch and length. Across these, what
     the text is worth that a cell sees is added. Where the model states no losses, as that of
     fine-tuning, it is the distance from the rate to start with, in decades.
     """
-    loss, start, rate = (record.get(n) for n in ("expected_excess", "start_here", "learning_rate"))
+    loss, start, rate = record.expected_excess, record.start_here, record.learning_rate
     if loss is not None:
         loss += _worth(record)
-    elif start and isinstance(rate, int | float):
+    elif start and rate:
         loss = abs(math.log10(rate / start))
     if loss is None:
         return math.inf, False
-    is_warned = not found.isdisjoint(("warning", "error"))
+    is_warned = not record.levels.isdisjoint(("warning", "error"))
     return loss + _TIE * is_warned, is_warned
 
 
@@ -171,7 +162,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     Raises:
         InputError: A condition cannot be read, or it names no column.
     """
-    columns = {column for record in found for column in record}
+    columns = {column for record in found for column in record.columns}
     for text in conditions:
         said, compare, value = read_condition(text)
         name = said if said in columns else canonical(said)[1]
@@ -195,16 +186,16 @@ def is_safe(record: Record) -> bool:
 
     Above the rate not to exceed the verdict is never ok.
     """
-    is_ok = record["verdict"] == "ok" and record["probability_failed"] is not None
-    return is_ok and "error" not in levels(record)
+    is_ok = record.verdict == "ok" and record.probability_failed is not None
+    return is_ok and "error" not in record.levels
 
 
 def best_safe(found: Sequence[Record]) -> dict[str, Record | None]:
     """Return each model's safe cell of the highest rank; None if it has no safe cell."""
-    by_position = sorted(found, key=lambda record: record["position"])
-    best: dict[str, Record | None] = {str(record["model"]): None for record in by_position}
+    by_position = sorted(found, key=lambda record: record.position)
+    best: dict[str, Record | None] = {record.model: None for record in by_position}
     for record in sorted(filter(is_safe, found), key=_rank, reverse=True):
-        best[str(record["model"])] = record
+        best[record.model] = record
     return best
 
 
@@ -216,12 +207,17 @@ def pareto(found: Sequence[Record]) -> dict[str, list[Record]]:
     """
     fronts: dict[str, list[Record]] = {}
     has_rules = len({r.get("optimizer") for r in found}) > 1
-    usable = [r for r in found if r.get("learning_rate") and r["probability_failed"] is not None]
-    for record in sorted(usable, key=lambda r: (-r["learning_rate"], r["probability_failed"])):
-        rule = f" {record['optimizer']}" if has_rules else ""
-        front = fronts.setdefault(f"{record['model']}{rule}", [])
-        if not front or record["probability_failed"] < front[-1]["probability_failed"]:
-            front.append(record)
+    usable = [
+        (r.learning_rate, r.probability_failed, r)
+        for r in found
+        if r.learning_rate and r.probability_failed is not None
+    ]
+    least: dict[str, float] = {}
+    for _, chance, record in sorted(usable, key=lambda one: (-one[0], one[1])):
+        name = f"{record.model} {record.get('optimizer')}" if has_rules else record.model
+        if chance < least.get(name, math.inf):
+            least[name] = chance
+            fronts.setdefault(name, []).append(record)
     return fronts
 
 
@@ -248,18 +244,18 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
     Returns:
         The map; None if there are fewer than two rates.
     """
-    rates = sorted({r["learning_rate"] for r in found if r.get("learning_rate")})
+    rates = sorted({r.learning_rate for r in found if r.learning_rate})
     if len(rates) < 2:
         return None
     columns = _least_rates(rates)
-    ordered = sorted(found, key=lambda r: r["position"])
+    ordered = sorted(found, key=lambda r: r.position)
     others = _axes(ordered, [n for n in axes if canonical(n) != ("recipe", "learning_rate")])
     names = [place(r, others) for r in ordered]
     seen: dict[tuple[str, int], list[float]] = {}
     for name, r in zip(names, ordered, strict=True):
-        if r["probability_failed"] is not None and r.get("learning_rate"):
-            column = bisect.bisect_right(columns, r["learning_rate"]) - 1
-            seen.setdefault((name, column), []).append(r["probability_failed"])
+        if r.probability_failed is not None and r.learning_rate:
+            column = bisect.bisect_right(columns, r.learning_rate) - 1
+            seen.setdefault((name, column), []).append(r.probability_failed)
     return RiskMap(
         axes=others,
         rates=columns,
@@ -275,7 +271,7 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
 
 def place(record: Record, axes: Sequence[str]) -> str:
     """Return a record's values on these axes; a dash stands for a missing value."""
-    values = ("–" if record.get(name) is None else str(record[name]) for name in axes)
+    values = ("–" if record.get(name) is None else str(record.get(name)) for name in axes)
     return " · ".join(values) or "all"
 
 
@@ -289,7 +285,7 @@ def _least_rates(rates: Sequence[float]) -> list[float]:
 
 def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     """Return the axes of the rows; the map averages over all others, but not over optimizers."""
-    varied = [n for n in axes if len({str(r[n]) for r in found if r.get(n) is not None}) > 1]
+    varied = [n for n in axes if len({str(r.get(n)) for r in found if r.get(n) is not None}) > 1]
     rules = [n for n in varied if canonical(n) == ("recipe", "optimizer")]
     for kept in (varied, *([*rules, n] for n in varied if n not in rules), rules):
         if len({place(r, kept) for r in found}) <= _MOST_ROWS:
@@ -429,7 +425,7 @@ def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
     return found
 
 
-def _hydra_value(value: Any) -> str:
+def _hydra_value(value: object) -> str:
     """Write a value in the grammar of Hydra's overrides."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra_value, value))}]"
@@ -482,25 +478,26 @@ def export(found: Sequence[Record], path: Path) -> None:
 
 def to_csv(found: Sequence[Record]) -> str:
     """Return all columns of all records as CSV, which `rksp grid` reads as the same cells."""
-    found = [_flat(record) for record in found]
+    rows = [_flat(record) for record in found]
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in found for name in row))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_inert, columns))
-    writer.writerows([_inert(row.get(name, "")) for name in columns] for row in found)
+    writer.writerows([_inert(row.get(name, "")) for name in columns] for row in rows)
     return text.getvalue()
 
 
-def _inert(value: Any) -> Any:
+def _inert(value: object) -> object:
     """Return text that a spreadsheet does not take for a formula, which it would run."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _flat(record: Record) -> Record:
+def _flat(record: Record) -> dict[str, object]:
     """Return a record without lists of findings, and with 0 for what is off, as options have it.
 
     An empty cell of a table means that nobody decided.
     """
-    findings = " ".join(f"{part['code']} {part['level']}" for part in record["findings"])
-    off = {name: 0 for name in _CAN_BE_OFF if name in record and record[name] is None}
-    return record | off | {"findings": findings}
+    columns = record.columns
+    findings = " ".join(f"{part.code} {part.level}" for part in record.findings)
+    off = {name: 0 for name in _CAN_BE_OFF if name in columns and columns[name] is None}
+    return columns | off | {"findings": findings}

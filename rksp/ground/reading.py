@@ -62,7 +62,7 @@ def parse_json(
         raise InputError(f"{where!s:.200}: not valid JSON, {error!s:.100}.") from error
 
 
-def bounded(tree: Any, where: object, *, most: Limit = SETTINGS) -> Any:
+def bounded(tree: object, where: object, *, most: Limit = SETTINGS) -> object:
     """Return parsed data whose unfolded tree, where what is shared counts each time, is bearable.
 
     Raises:

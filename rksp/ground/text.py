@@ -15,6 +15,8 @@ _CONTROL = re.compile(
     r"\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
 )
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+# What a probe's description calls text whose tokens mean nothing to trained weights.
+BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
 
 
 def printable(text: str) -> str:
@@ -52,7 +54,7 @@ def safe_strings(value: object) -> Any:
     return value
 
 
-def safe_json(text: str) -> Any:
+def safe_json(text: str) -> object:
     """Parse JSON, and make every string in it printable and one line long, keys included."""
     found = json.loads(text)
     if _is_plain(text) and "\\" not in text:  # then no string needs it

@@ -156,7 +156,7 @@ class ForwardWatch:
 
     def _leaf(self, name: str) -> Callable[..., None]:
         def look(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+            module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
         ) -> None:
             out, x = first_tensor(output), first_tensor((args, kwargs))
             if out is None or out.numel() == 0 or out.device.type == "meta":

@@ -104,7 +104,7 @@ def _clean(value: object, prefix: str, dropped: list[str], depth: int) -> Any:
         raise InputError(f"The configuration nests deeper than {_DEEPEST} levels at {prefix}.")
     if isinstance(value, list):
         return [_clean(item, prefix, dropped, depth + 1) for item in value]
-    clean: dict[str, Any] = {}
+    clean: dict[str, object] = {}
     for key, inner in value.items():
         if acts(key):
             dropped.append(prefix + key)

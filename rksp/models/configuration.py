@@ -85,7 +85,7 @@ def model_types() -> Mapping[str, str]:
 
 def known_type(
     target: str, settings: dict[str, Any], needs_code: bool
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """Return the settings under a model type that transformers has, at every level."""
     name = settings.get("model_type")
     if not isinstance(name, str):
@@ -214,7 +214,7 @@ def _from_dict(kind: Any, settings: Mapping[str, Any]) -> Any:
         return kind.from_dict(copy.deepcopy(dict(settings)))
 
 
-def overlay(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
+def overlay(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
     """Merge nested changes into settings."""
     result = dict(settings)
     for key, value in changes.items():
@@ -225,7 +225,7 @@ def overlay(settings: Mapping[str, object], changes: Mapping[str, object]) -> di
     return result
 
 
-def remote_config(target: str, folder: Path) -> Any:
+def remote_config(target: str, folder: Path) -> object:
     """Load a configuration with its own code, which the user has allowed."""
     with offline():
         from transformers import AutoConfig
@@ -291,7 +291,7 @@ def working_heads(config: object) -> str:
     return f"{heads} heads do not divide the width {width}: try --set {name}={fits}."
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> object:
     """Parse a scalar by the rules of YAML 1.2, or a JSON list or object.
 
     Unlike in PyYAML (YAML 1.1), `1e-4` is a number and `no` is a string.

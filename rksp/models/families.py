@@ -63,7 +63,7 @@ class Family:
 
 
 def _row(model_type: str, words: str) -> Family:
-    said: dict[str, Any] = {}
+    said: dict[str, object] = {}
     where = f"families.toml {model_type}"
     for word in words.split():
         name, is_of, lineage = word.partition("=")

@@ -220,7 +220,7 @@ def hash_config(config: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         left_out = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
         return {

@@ -57,7 +57,7 @@ SIZES: dict[str, int] = {
 VOCABULARY = 512
 _ROTARY = {"rope_type": "default", "rope_theta": 10_000.0}
 # Types whose default is incomplete, or whose sizes must agree in a special way.
-_OWN: dict[str, dict[str, Any]] = {
+_OWN: dict[str, dict[str, object]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -81,7 +81,7 @@ def shrunk(
     *,
     depth: int = 4,
     vocabulary: int | None = VOCABULARY,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Shrink the complete settings of a configuration to tiny size.
 
     Args:

@@ -202,12 +202,13 @@ class Run:
     def alternatives(self) -> list[tuple[str, Recipe]]:
         """Return other recipes that the same input could mean, each with its assumption.
 
-        Only assumed fields vary, one assumption at a time: 1 to 1024 devices, batches of 8 to 2048,
+        They leave out the rate. Only assumed fields vary, one assumption at a time: 1 to 1024
+        devices, batches of 8 to 2048,
         sequences of 256 to 8192 tokens, runs of 100 to 100,000 steps that outlast the warm-up, and
         a warm-up of none to a tenth of the run. The assumption decides a verdict that differs among
         these.
         """
-        found, recipe = [], self.recipe
+        found, recipe = [], self.recipe.model_copy(update={"learning_rate": None})
         roots = {root for origin in self.origins.values() for root in origin.assumes}
         if "devices" in roots:
             for count in _DEVICES[1:]:

@@ -59,7 +59,7 @@ def _sequences(value: object) -> object:
     return whole(value)
 
 
-def _optimizer(value: object) -> Any:
+def _optimizer(value: object) -> object:
     if isinstance(value, str) and any(spec.name == value.lower() for spec in OPTIMIZERS):
         return value.lower()
     if not isinstance(value, type):
@@ -68,7 +68,7 @@ def _optimizer(value: object) -> Any:
     return value.__name__ if spec is None else spec.name
 
 
-def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, Any]:
+def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, object]:
     """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
     share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
     if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
@@ -76,7 +76,7 @@ def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, Any]:
     return dict(fields)
 
 
-def _sane_rate(value: object) -> Any:
+def _sane_rate(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > _HIGHEST:
         nearby = f"{value:.0e}".replace("e+0", "e-").replace("e+", "e-")
         raise ValueError(f"no optimizer trains above {_HIGHEST:g}; did you mean {nearby}?")

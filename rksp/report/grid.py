@@ -63,18 +63,18 @@ def grid_report(
     """
     everything, axes = result.records(gate.bar), axes_of(result.rows)
     shown, count = where(everything, conditions)[:top], len(everything)
-    positions = {record["position"] for record in shown}
+    positions = {record.position for record in shown}
     failing = [record for record in everything if gate.fails(record)]
-    broken = [record for record in everything if record["verdict"] == FAILED]
-    broken.sort(key=lambda record: record["position"])
+    broken = [record for record in everything if record.verdict == FAILED]
+    broken.sort(key=lambda record: record.position)
     # A cell without a result has its state in place of a verdict.
-    undone = sum(record["verdict"] not in (*JUDGED, FAILED) for record in everything)
+    undone = sum(record.verdict not in (*JUDGED, FAILED) for record in everything)
     verdict, reasons = "risk" if failing else "ok", []
     if broken or undone:
-        is_invalid = all(record["failure"] == "invalid" for record in broken)
+        is_invalid = all(record.failure == "invalid" for record in broken)
         verdict = "unusable" if len(broken) == count and is_invalid else "incomplete"
     if broken:
-        why = str(broken[0]["message"])
+        why = str(broken[0].message)
         reasons.append(f"{len(broken)} of {count} cells could not run; the first error: {why}")
         if "no such setting" in why:
             reasons.append("use --ignore NAME for an axis that sets neither recipe nor model")
@@ -82,10 +82,10 @@ def grid_report(
         reasons.append(f"{undone} of {count} cells are not done; run the same command to resume")
     if failing and not reasons:
         worst = failing[-1]  # they are ranked
-        rate = f" at {short(worst['learning_rate'])}" if worst["learning_rate"] else ""
-        at = f"(worst: {worst['model']}{rate})"
+        rate = f" at {short(worst.learning_rate)}" if worst.learning_rate else ""
+        at = f"(worst: {worst.model}{rate})"
         reasons = [f"{len(failing)} of {count} cells fail --fail-on {gate.fail_on} {at}"]
-    unknown = [record for record in everything if gate.stops(str(record["verdict"]))]
+    unknown = [record for record in everything if gate.stops(record.verdict)]
     only_unknown = verdict == "ok" and bool(unknown)
     if only_unknown:
         reasons = [f"rksp cannot tell of {len(unknown)} of {count} cells"]
@@ -103,12 +103,12 @@ def grid_report(
         axes=axes,
         best_safe=best_safe(everything),
         pareto=pareto(everything),
-        failing=[record["position"] for record in failing if record["position"] in positions],
+        failing=[record.position for record in failing if record.position in positions],
         profiles_made=len(result.profiles),
         made_by=dict(result.made_by),
         assumed=dict(result.assumed),
         risk_map=heat_map(everything, axes),
-        hidden=[record for record in everything if record["position"] not in positions],
+        hidden=[record for record in everything if record.position not in positions],
     )
 
 
@@ -121,7 +121,7 @@ class Settings:
 
     def __init__(self, report: GridReport) -> None:
         cells = [*report.cells, *report.hidden]
-        known: set[str] = set().union(*cells)
+        known: set[str] = set().union(*(cell.columns for cell in cells))
         told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
         varied = [name for name in told if _varies(name, cells)]
         fields = {name: canonical(name)[1] for name in varied}
@@ -131,21 +131,21 @@ class Settings:
     def __call__(self, cell: Record) -> str:
         """Return the cell by what varies: `learning_rate=6e-4 n_layer=4`."""
         varied = [axis for axis in self.axes if cell.get(axis) is not None]
-        words = [f"{axis}={word(cell[axis])}" for axis in varied]
-        return " ".join(words) or str(cell["model"])
+        words = [f"{axis}={word(cell.get(axis))}" for axis in varied]
+        return " ".join(words) or cell.model
 
 
 def by_level(cell: Record) -> str:
     """Return the cell's findings by level, such as `error RKSP501; warning RKSP502, RKSP503`."""
     found: dict[str, list[str]] = {level: [] for level in reversed(LEVELS)}
-    for finding in cell["findings"]:
-        found.setdefault(finding["level"], []).append(finding["code"])
+    for finding in cell.findings:
+        found.setdefault(finding.level, []).append(finding.code)
     return "; ".join(f"{level} {', '.join(codes)}" for level, codes in found.items() if codes)
 
 
 def first_lever(cell: Record) -> str:
     """Return the lever that raises the cell's edge the most, with its size: `warmup 1.3×`."""
-    name, factor = cell.get("lever"), cell.get("lever_factor")
+    name, factor = cell.lever, cell.lever_factor
     return f"{name} {short(factor, 2)}×" if name and factor else ""
 
 
@@ -245,8 +245,8 @@ def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Bl
     rows: page.Rows = []
     found: dict[str, list[str]] = {}
     for cell in everything:
-        if cell["verdict"] == FAILED:
-            found.setdefault(str(cell["message"]), []).append(setting(cell))
+        if cell.verdict == FAILED:
+            found.setdefault(str(cell.message), []).append(setting(cell))
     for message, stopped in found.items():
         more = len(stopped) - _MOST_NAMED
         named = "; ".join(stopped[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -267,7 +267,7 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
             odds = (
-                page.written(cell[f"probability_failed{end}"], page.PERCENT)
+                page.written(cell.get(f"probability_failed{end}"), page.PERCENT)
                 for end in ("", "_high")
             )
             rows.append([page.Code(model), setting(cell), *odds, told])
@@ -277,10 +277,10 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
 
 def _no_setting(model: str, everything: Iterable[Record]) -> str:
     """Say why a model has no safe cell, and what would be safe."""
-    own = [record for record in everything if record["model"] == model]
-    if all(record["verdict"] not in ANSWERS for record in own):
+    own = [record for record in everything if record.model == model]
+    if all(record.verdict not in ANSWERS for record in own):
         return "no answer"
-    ceilings = [r["do_not_exceed"] for r in own if r["do_not_exceed"] is not None]
+    ceilings = [r.do_not_exceed for r in own if r.do_not_exceed is not None]
     if not ceilings:
         return "no learning rate trains this model"
     return f"none of these learning rates is safe; do not exceed {short(max(ceilings))}"
@@ -288,15 +288,19 @@ def _no_setting(model: str, everything: Iterable[Record]) -> str:
 
 def _scattered(cells: Sequence[Record]) -> Iterator[page.Block]:
     """Yield a picture of every cell: P(failed) over the learning rate."""
-    known = [cell for cell in cells if cell["probability_failed"] and cell["learning_rate"]]
-    if len({cell["learning_rate"] for cell in known}) > 1:
+    known = [
+        (cell.learning_rate, cell.probability_failed, cell.verdict)
+        for cell in cells
+        if cell.probability_failed and cell.learning_rate
+    ]
+    if len({rate for rate, _, _ in known}) > 1:
         hint = "One dot a cell. Green: ok; yellow: caution; red: risk."
         drawn = figures.panel(partial(_scatter, known), 300, 270)
         yield page.Figure(title="P(failed) by learning rate", hint=hint, drawing=drawn)
 
 
-def _scatter(cells: Sequence[Record], *, width: float, height: float) -> Markup:
-    rates = [cell["learning_rate"] for cell in cells]
+def _scatter(cells: Sequence[tuple[float, float, str]], *, width: float, height: float) -> Markup:
+    rates = [rate for rate, _, _ in cells]
     across = svg.Scale(
         low=min(rates) / 1.3, high=max(rates) * 1.3, start=58, end=width - 14, log=True
     )
@@ -304,13 +308,13 @@ def _scatter(cells: Sequence[Record], *, width: float, height: float) -> Markup:
     looks = {"ok": "past good", "risk": "past bad"}
     dots = (
         svg.circle(
-            across(cell["learning_rate"]),
-            up(cell["probability_failed"]),
+            across(rate),
+            up(chance),
             4,
-            looks.get(cell["verdict"], "past"),
-            f"{short(cell['learning_rate'])}: {page.percent(cell['probability_failed'])}",
+            looks.get(verdict, "past"),
+            f"{short(rate)}: {page.percent(chance)}",
         )
-        for cell in cells
+        for rate, chance, verdict in cells
     )
     axes = svg.axes(across, up, "learning rate", ".0%")
     return svg.drawing(width, height, "P(failed) of every cell by learning rate", axes, *dots)
@@ -336,8 +340,8 @@ def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
 def _ranking(report: GridReport) -> Iterator[page.Block]:
     """Yield the cells that could run, in order of the expected loss."""
     number, axes = page.Numbers(report, "cells/"), list(report.axes)
-    ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell["verdict"] != FAILED]
-    if len({cell["seed"] for _, cell in ranked}) > 1 and "seed" not in axes:
+    ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell.verdict != FAILED]
+    if len({cell.seed for _, cell in ranked}) > 1 and "seed" not in axes:
         axes.append("seed")
     has_levers = any(first_lever(cell) for _, cell in ranked)
     more = ("Raises the edge",) if has_levers else ()
@@ -350,11 +354,11 @@ def _ranking(report: GridReport) -> Iterator[page.Block]:
         row: list[page.Words] = [
             *(str(rank), number(f"{i}/expected_excess", ".3f")),
             *(number(f"{i}/probability_failed", page.PERCENT), (low, " to ", high)),
-            *(str(cell["verdict"]), *(word(cell.get(axis)) for axis in axes)),
+            *(cell.verdict, *(word(cell.get(axis)) for axis in axes)),
             *(number(f"{i}/start_here", digits=4), number(f"{i}/do_not_exceed", digits=4)),
         ]
         row += [first_lever(cell)] if has_levers else []
-        rows.append([*row, str(cell["reasons"] or by_level(cell))])
+        rows.append([*row, cell.reasons or by_level(cell)])
     shown: list[page.Block] = [page.Table((*head, "Do not exceed", *more, "Findings"), rows)]
     if report.hidden:
         total, part = report.cells_in_grid, len(report.cells)

@@ -122,11 +122,11 @@ def _of_files(report: FilesReport) -> Listing:
 def _of_grid(report: GridReport) -> Listing:
     """Return an issue for each cell that fails the gate or could not run; a cell is the layer."""
     setting = Settings(report)
-    targets = [str(cell.get("target") or cell["model"]) for cell in report.cells]
+    targets = [cell.target or cell.model for cell in report.cells]
     told = {
         issue.key: (target, issue)
         for target, cell in zip(targets, report.cells, strict=True)
-        if cell["verdict"] == FAILED or report.fails(cell)
+        if cell.verdict == FAILED or report.fails(cell)
         for issue in (_cell(cell, setting(cell)),)
     }
     subject = " ".join(dict.fromkeys(targets)) or "grid"
@@ -140,11 +140,11 @@ def _of_grid(report: GridReport) -> Listing:
 
 
 def _cell(cell: Record, setting: str) -> Finding:
-    if cell["verdict"] == FAILED:
-        message = f"This cell could not run: {str(cell['message']).rstrip('.')}."
+    if cell.verdict == FAILED:
+        message = f"This cell could not run: {str(cell.message).rstrip('.')}."
         name, level = "could-not-run", Level.ERROR
         return Finding(code=_BROKEN, name=name, level=level, message=message, layer=setting)
-    chance, start = cell["probability_failed"], cell["start_here"]
+    chance, start = cell.probability_failed, cell.start_here
     said = "" if chance is None else f"P(failed) is {written(chance, PERCENT)}"
     return Finding(
         code=RISK,
@@ -417,15 +417,15 @@ def _file_case(row: FileRow) -> Case:
 
 
 def _cell_case(report: GridReport, cell: Record, name: str) -> Case:
-    verdict = str(cell["verdict"])
-    chance = written(cell["probability_failed"], PERCENT)
-    message = str(cell["message"] or cell["reasons"] or f"P(failed) {chance}")
+    verdict = cell.verdict
+    chance = written(cell.probability_failed, PERCENT)
+    message = str(cell.message or cell.reasons or f"P(failed) {chance}")
     outcome: Outcome = "passed" if verdict in ANSWERS else "skipped"
     if verdict == FAILED:
         outcome = "error"
     elif report.fails(cell):
         outcome = "failure"
-    text, kind = f"{verdict}: {message}", str(cell["failure"] or verdict)
+    text, kind = f"{verdict}: {message}", cell.failure or verdict
     return Case(name=name, outcome=outcome, message=message, text=text, kind=kind)
 
 

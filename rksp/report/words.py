@@ -24,7 +24,7 @@ from rksp.documents.spectrum import Status
 from rksp.documents.verdict import decisive_finding, worst
 from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.text import short
+from rksp.ground.text import BYTES_FOLDED, BYTES_SPREAD, short
 from rksp.question.compare import STATES
 from rksp.question.said import rate
 from rksp.recipe import AFTER_TRAINING, LOW_RANK, USUAL_RANK
@@ -286,9 +286,7 @@ def only_checks(report: documents.ScoreReport, seed: documents.SeedReport) -> st
 def noise(report: documents.ScoreReport) -> str:
     """Say that trained weights were shown tokens that mean nothing to them; empty if not."""
     target = report.target
-    is_read = not any(
-        bytes_ in target.probe for bytes_ in (documents.BYTES_SPREAD, documents.BYTES_FOLDED)
-    )
+    is_read = not any(bytes_ in target.probe for bytes_ in (BYTES_SPREAD, BYTES_FOLDED))
     if is_read or not target.start.is_stored:
         return ""
     return (

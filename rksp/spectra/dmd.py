@@ -3,7 +3,7 @@
 The operator is the centered least-squares fit `A = Y X+` in the coordinates of the kept principal
 directions of X, scaled to unit variance (RKSP, arXiv 2602.22988, with the exact pseudo-inverse).
 Whitening is a similarity: eigenvalues, masses, rho and residuals are those of plain DMD for every
-epsilon. Only kappa(V), norms and Kreiss constants depend on it.
+epsilon. Only kappa(V) and norms depend on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from rksp.documents.spectrum import (
     Variant,
 )
 from rksp.ground.errors import InputError
-from rksp.spectra.operators import EigenSystem, eigen_system, kreiss_constant
+from rksp.spectra.operators import EigenSystem, eigen_system
 
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
     from rksp.measure.snapshots import LayerTransition
@@ -193,7 +193,6 @@ def fit(
     *,
     rank: int | None = None,
     variant: Variant = VARIANTS["rksp-1"],
-    kreiss: bool = False,
     name: str = "",
     layer: int = 0,
 ) -> LayerSpectrum:
@@ -207,7 +206,6 @@ def fit(
         y: States leaving it; row i belongs to the same token.
         rank: Keep at most this many principal directions; the width forces a full fit.
         variant: The definition; a published one accepts no `rank`.
-        kreiss: Whether to measure the Kreiss constant too: 0.2 s at 128 modes, 2.2 s at 768.
         name: Module path of the block, copied to the result.
         layer: Index of the block, copied to the result.
 
@@ -220,7 +218,7 @@ def fit(
     check_rank(rank, variant)
     states = distinct_states(x, y)
     with blas_threads(1):
-        return solve(states, variant, rank, name, layer, kreiss)
+        return solve(states, variant, rank, name, layer)
 
 
 def blas_threads(threads: int) -> AbstractContextManager[object]:
@@ -250,7 +248,6 @@ def solve(
     rank: int | None,
     name: str,
     layer: int,
-    kreiss: bool = False,
 ) -> LayerSpectrum:
     """Compute the spectrum of prepared states with the current number of BLAS threads."""
     width = states.x.shape[1]
@@ -285,7 +282,7 @@ def solve(
         rank_reduced_from=width if is_reduced and target < width else None,
         condition=subspace.condition,
     )
-    measured = _measure(states, variant, subspace, bare, kreiss)
+    measured = _measure(states, variant, subspace, bare)
     status, detail = _judge(measured, states, target)
     return replace(measured, status=status, status_detail=detail)
 
@@ -303,7 +300,6 @@ def _measure(
     variant: Variant,
     subspace: Subspace,
     bare: LayerSpectrum,
-    kreiss: bool,
 ) -> LayerSpectrum:
     """Compute all numbers; `_judge` decides how far they can be trusted."""
     x, y, n = states.x, states.y, len(states.x) - 1
@@ -325,13 +321,13 @@ def _measure(
     outputs -= white @ cross.T
     errors = outputs  # the outputs are not needed again; this saves 12 MB
 
-    sums = _sums(states)
+    update, given, raw_update, raw_input = _sums(states)
     error = float(np.einsum("ij,ij->j", errors, errors) @ scale**2)
     measured = replace(
         bare,
-        nonlinearity=_ratio(error + outside, sums["update"], floor=sums["input"]),
-        update_ratio=_ratio(sums["raw_update"], sums["raw_input"]),
-        update_ratio_centered=_ratio(sums["update"], sums["input"]),
+        nonlinearity=_ratio(error + outside, update, floor=given),
+        update_ratio=_ratio(raw_update, raw_input),
+        update_ratio_centered=_ratio(update, given),
     )
     if not np.isfinite(operator).all():
         return measured
@@ -342,22 +338,16 @@ def _measure(
     if variant.max_residual is not None:
         squares = system.left_ratio(errors.T @ errors / n, variances / scale**2)
         residuals = np.sqrt(np.maximum(squares, 0.0))
-    if kreiss:
-        measured = replace(measured, kreiss=kreiss_constant(operator))
     return _with_spectrum(measured, operator, system, residuals, variant)
 
 
-def _sums(states: DistinctStates) -> dict[str, float]:
+def _sums(states: DistinctStates) -> tuple[float, float, float, float]:
+    """Return the squares of centered updates and inputs, then of those that are not centered."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean
-    count = len(states.x)
-    return {
-        "update": update,
-        "input": given,
-        "raw_update": update + count * float(shift @ shift),
-        "raw_input": given + count * float(states.x_mean @ states.x_mean),
-    }
+    count, mean = len(states.x), states.x_mean
+    return update, given, update + count * float(shift @ shift), given + count * float(mean @ mean)
 
 
 def _outside(
@@ -391,13 +381,10 @@ def _with_spectrum(
     departure = max(0.0, energy - float(moduli @ moduli))
     kept = moduli if variant.max_residual is None else moduli[residuals <= variant.max_residual]
     low, high = NEAR_UNIT
-    masses: dict[str, Any] = {}
-    if len(kept):
-        masses = {
-            "near_unit_mass": float(((kept >= low) & (kept <= high)).mean()),
-            "expansive_mass": float((kept > high).mean()),
-            "contractive_mass": float((kept < _CONTRACTIVE).mean()),
-        }
+
+    def share(counted: np.ndarray) -> float | None:
+        return float(counted.mean()) if len(kept) else None
+
     return replace(
         measured,
         eigenvalues=system.eigenvalues,
@@ -406,7 +393,9 @@ def _with_spectrum(
         spectral_radius=float(moduli[0]),
         nonnormality=math.sqrt(departure / energy) if energy > 0.0 else 0.0,
         energy_gain=energy / len(moduli),
-        **masses,
+        near_unit_mass=share((kept >= low) & (kept <= high)),
+        expansive_mass=share(kept > high),
+        contractive_mass=share(kept < _CONTRACTIVE),
     )
 
 
@@ -455,7 +444,6 @@ class SpectralAccumulator:
     Args:
         variant: The definition; see `rksp.documents.spectrum.VARIANTS`.
         rank: As for `fit`.
-        kreiss: As for `fit`.
         workers: Number of threads.
     """
 
@@ -464,13 +452,12 @@ class SpectralAccumulator:
         *,
         variant: Variant = VARIANTS["rksp-1"],
         rank: int | None = None,
-        kreiss: bool = False,
         workers: int = 1,
     ) -> None:
         check_rank(rank, variant)
         if workers < 1:
             raise InputError(f"workers is {workers}; give 1 or more.")
-        self._variant, self._rank, self._kreiss = variant, rank, kreiss
+        self._variant, self._rank = variant, rank
         self._jobs: list[Future[LayerSpectrum]] = []
         self._room = BoundedSemaphore(workers)
         self._stack = ExitStack()
@@ -483,7 +470,7 @@ class SpectralAccumulator:
         states = distinct_states(transition.x, transition.y)
         at = transition.name, transition.layer
         self._room.acquire()
-        job = self._pool.submit(solve, states, self._variant, self._rank, *at, self._kreiss)
+        job = self._pool.submit(solve, states, self._variant, self._rank, *at)
         job.add_done_callback(lambda _: self._room.release())
         self._jobs.append(job)
 

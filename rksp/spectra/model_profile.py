@@ -93,7 +93,6 @@ def profile(
     *,
     variant: str = "rksp-1",
     rank: int | None = None,
-    kreiss: bool = False,
     fitted: Fitted = "all",
     num_states: int | None = None,
     blocks: str | None = None,
@@ -110,7 +109,6 @@ def profile(
         variant: A name in `rksp.documents.spectrum.VARIANTS`, such as those of the published
             definitions.
         rank: Keep this many principal directions; default decided from the data.
-        kreiss: Whether to compute the Kreiss constant of each block too (slow).
         fitted: Whose spectra are fitted: those of all blocks, of at most four, or of none.
         num_states: Use this many token states; default all.
         blocks: Module path of the list of blocks; default the one that is found.
@@ -131,9 +129,7 @@ def profile(
 
     if variant not in VARIANTS:
         raise InputError(f"No variant is called {variant!r}; choose one of {', '.join(VARIANTS)}.")
-    with SpectralAccumulator(
-        variant=VARIANTS[variant], rank=rank, kreiss=kreiss, workers=workers
-    ) as spectra:
+    with SpectralAccumulator(variant=VARIANTS[variant], rank=rank, workers=workers) as spectra:
 
         def consume(transition: LayerTransition) -> None:
             if fitted == "all" or transition.layer in _chosen(fitted, transition.of):

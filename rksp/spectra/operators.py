@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.linalg import blas, lapack, schur
+from scipy.linalg import lapack
 from scipy.sparse.linalg import ArpackError, svds
 
 from rksp.ground.model import definite
@@ -24,7 +24,6 @@ _MIXED = 192  # modes, from which float32 pays
 _MIXED_CONDITION = 1e4  # kappa(V) beyond which vectors in float32 are too rough
 _MOST_TURN = 0.02  # of the vectors in float32, beyond which they mix
 _SINGULAR = 1e-15  # reciprocal condition below which the inverse of V is only noise
-_RADII = (4.0, 2.0, 1.5, 1.2, 1.1, 1.05, 1.02, 1.01)  # the near points start where far ones end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,50 +181,3 @@ def operator_norm(operator: np.ndarray) -> float:
             found = svds(operator, k=1, tol=1e-5, v0=start, return_singular_vectors=False)
             return float(found[0])
     return float(np.linalg.norm(operator, 2))
-
-
-def kreiss_constant(operator: np.ndarray) -> float:
-    """Compute the largest transient growth from pseudospectra (Mitchell 2019, arXiv 1907.06537).
-
-    It is `K(A / g) = sup (|z| - 1) ||(zI - A/g)^-1||` over |z| > 1 (eq. 1.2) with
-    `g = 1.01 max(1, rho(A))`, since the constant of an operator with rho > 1 is infinite. Norms of
-    resolvents come from inverse iteration on a Schur form: on a grid over half the plane, which the
-    spectrum of a real operator mirrors, then in a simplex search from the best point.
-
-    Args:
-        operator: `[n, n]`, real, finite.
-
-    Returns:
-        The constant from below; at least 1.
-    """
-    from scipy.optimize import minimize  # takes a quarter of a second and is rarely needed
-
-    shifted = np.asfortranarray(-schur(operator, output="complex")[0])
-    shifted /= 1.01 * max(1.0, float(np.abs(shifted.diagonal()).max()))
-    diagonal = shifted.diagonal().copy()
-    first = np.exp(1j * np.arange(len(diagonal)) ** 2) / np.sqrt(len(diagonal))
-    vector = first
-
-    def below(point: np.ndarray) -> float:
-        """Return the negative of what has its supremum, at (log(|z| - 1), angle of z)."""
-        nonlocal vector
-        excess, largest = float(np.exp(min(point[0], 50.0))), 0.0
-        np.fill_diagonal(shifted, diagonal + (1 + excess) * np.exp(1j * point[1]))
-        for _ in range(8):
-            image = blas.ztrsv(shifted, vector)
-            largest = max(largest, float(np.linalg.norm(image)))
-            vector = blas.ztrsv(shifted, image, trans=2)
-            vector /= np.linalg.norm(vector)
-        return -excess * largest
-
-    found: list[tuple[float, ...]] = []
-    for angle in np.linspace(0.0, np.pi, 32):
-        vector = first
-        for radius in _RADII:
-            point = np.array([np.log(radius - 1), angle])
-            found.append((below(point), *point))
-    lowest, *start = min(found)
-    simplex = start + 0.2 * np.eye(3, 2, -1)
-    options = {"maxfev": 60, "initial_simplex": simplex}
-    polished = minimize(below, start, method="Nelder-Mead", options=options)
-    return max(1.0, -lowest, -float(polished.fun))

@@ -10,7 +10,7 @@ from support.edge_cases import inputs
 
 from lab.fit.edge_ladder import LAB
 from lab.ladders.edge_ladders import edge_ladders
-from rksp.assessment.risk import Basis, Verdict
+from rksp.assessment.risk import About, Basis, Verdict
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.terms import Terms
 from rksp.spectra.features import FEATURES, Features, Tier, extract
@@ -21,7 +21,9 @@ REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000,
 def _assess(rate: float | None, given=REAL, **more):
     features = more.pop("features", extract())
     doubts = more.pop("doubts", ())
-    return Basis.of(features, given, load_edge_model(), doubts).answer(rate, **more)
+    terms = more.pop("terms", Terms())
+    about = About(learning_rate=rate, steps=given.steps, tier=features.tier, terms=terms)
+    return Basis.of(features, given, load_edge_model(), doubts).answer(about, **more)
 
 
 def test_the_verdict_goes_from_ok_over_caution_to_risk():

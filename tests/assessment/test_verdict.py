@@ -27,13 +27,17 @@ from rksp.ground.text import short
 from rksp.models.resolve import resolve
 from rksp.recipe import Recipe
 from rksp.report.glossary import find_word
-from rksp.spectra.features import extract
+from rksp.spectra.features import Tier, extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)
 
 
+def _about(rate: float) -> About:
+    return About(learning_rate=rate, steps=REAL.steps, tier=Tier.CONFIG)
+
+
 def _assess(rate: float):
-    return Basis.of(extract(), REAL, load_edge_model()).answer(rate)
+    return Basis.of(extract(), REAL, load_edge_model()).answer(_about(rate))
 
 
 def _cell(rate: float, answer) -> str:
@@ -56,7 +60,7 @@ def _cell(rate: float, answer) -> str:
             do_not_exceed=answer.do_not_exceed,
         ),
     )
-    return records([row])[0]["verdict"]
+    return records([row])[0].verdict
 
 
 @pytest.mark.parametrize("share", [0.1, 0.99, 1.0, 1.004, 1.009, 1.012, 1.1, 3.0, 30.0])

@@ -12,7 +12,7 @@ from support.places import RUN_CONFIGS, TESTS
 
 from rksp.checks.advisories import advisories, answer, audit, gpu_facts, model_facts
 from rksp.checks.environment import read_environment
-from rksp.documents.finding import Level
+from rksp.documents.finding import Level, applied
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Terms
 from rksp.ground.errors import InputError
@@ -21,7 +21,7 @@ from rksp.question.question import Question
 from rksp.question.run import Run
 from rksp.recipe import Recipe
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.said.edits import RunText, applied
+from rksp.recipe_files.said.edits import RunText
 from rksp.recipe_files.said.facts import run_facts
 
 DAY = datetime.date(2026, 11, 24)

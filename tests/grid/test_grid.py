@@ -19,6 +19,7 @@ from support.places import SUPPORT
 import rksp.grid.cell
 from rksp.assessment.pipeline import evaluate
 from rksp.cli import app
+from rksp.documents.grid import FoundLevel, Record
 from rksp.documents.options import MeasureOptions
 from rksp.documents.terms import Gate
 from rksp.grid import table
@@ -97,31 +98,31 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
     rows, _ = worked
     found = table.records(rows)
     losses = [
-        r["expected_excess"] + 0.01 * ("warning" in table.levels(r))
+        r.expected_excess + 0.01 * ("warning" in r.levels)
         for r in found
-        if r["expected_excess"] is not None and "error" not in table.levels(r)
+        if r.expected_excess is not None and "error" not in r.levels
     ]
     assert losses == sorted(losses)
-    assert found[-1]["verdict"] == "could not run"
+    assert found[-1].verdict == "could not run"
     low = table.where(found, ["lr<=1e-2", "optimizer=adamw", "n_layer=2"])
     assert len(low) == 4
-    assert {r["learning_rate"] for r in low} == {1e-4, 1e-2}
+    assert {r.learning_rate for r in low} == {1e-4, 1e-2}
     best = table.best_safe(found)
     assert len(best) == 3
     for model, record in best.items():
-        safe = [r for r in found if r["model"] == model and table.is_safe(r)]
+        safe = [r for r in found if r.model == model and table.is_safe(r)]
         assert (record is None) == (not safe)
-        losses = [r["expected_excess"] for r in safe]
-        assert record is None or record["expected_excess"] <= min(losses) + 0.01
+        losses = [r.expected_excess for r in safe]
+        assert record is None or record.expected_excess <= min(losses) + 0.01
     for front in table.pareto(found).values():
         for one in front:
             for other in found:
-                if other["optimizer"] != one["optimizer"]:
+                if other.get("optimizer") != one.get("optimizer"):
                     continue
                 is_better = (
-                    other["model"] == one["model"]
-                    and other["learning_rate"] >= one["learning_rate"]
-                    and other["probability_failed"] < one["probability_failed"]
+                    other.model == one.model
+                    and other.learning_rate >= one.learning_rate
+                    and other.probability_failed < one.probability_failed
                 )
                 assert not is_better
     with pytest.raises(InputError, match="names no column"):
@@ -131,12 +132,12 @@ def test_ranking_filters_and_the_best_safe_setting(worked):
 
 
 def test_a_cell_is_safe_where_the_answer_is_ok_and_nowhere_else():
-    record = {"probability_failed": 0.1, "findings": []}
-    assert table.is_safe(record | {"verdict": "ok"})
-    assert not table.is_safe(record | {"verdict": "caution"})
-    assert not table.is_safe(record | {"verdict": "ok", "probability_failed": None})
-    faulty = [{"code": "RKSP304", "level": "error"}]
-    assert not table.is_safe(record | {"verdict": "ok", "findings": faulty})
+    where = {"position": 0, "model": "gpt2", "target": "gpt2", "seed": 0}
+    record = Record(**where, probability_failed=0.1, verdict="ok")
+    assert table.is_safe(record)
+    faulty = (FoundLevel(code="RKSP304", level="error"),)
+    for other in ({"verdict": "caution"}, {"probability_failed": None}, {"findings": faulty}):
+        assert not table.is_safe(record.model_copy(update=other))
 
 
 def test_the_heat_map_rises_with_the_rate(worked):
@@ -152,18 +153,18 @@ def test_the_heat_map_rises_with_the_rate(worked):
         assert missing is None
         assert low <= middle <= high
         assert low < high
-    one = next(r for r in found if (r["n_layer"], r["warmup"], r["lr"]) == (1, 0, 1.0))
-    assert places[f"1 · 0 · {one['optimizer']}"][3] == one["probability_failed"]
-    many = [r | {f"axis{i}": r["position"] for i in range(9)} for r in found]
+    one = next(r for r in found if (r.get("n_layer"), r.get("warmup"), r.get("lr")) == (1, 0, 1.0))
+    assert places[f"1 · 0 · {one.get('optimizer')}"][3] == one.probability_failed
+    many = [r.model_copy(update={f"axis{i}": r.position for i in range(9)}) for r in found]
     crowded = heat_map(many, [*axes, *(f"axis{i}" for i in range(9))])
     assert crowded.axes == ["optimizer", "n_layer"]  # no mean over optimizers
-    place = (1, 1.0, one["optimizer"])
+    place = (1, 1.0, one.get("optimizer"))
     ones = [
-        r["probability_failed"]
+        r.probability_failed
         for r in found
-        if (r.get("n_layer"), r.get("lr"), r["optimizer"]) == place
+        if (r.get("n_layer"), r.get("lr"), r.get("optimizer")) == place
     ]
-    shallow = next(row for row in crowded.rows if row.name == f"{one['optimizer']} · 1")
+    shallow = next(row for row in crowded.rows if row.name == f"{one.get('optimizer')} · 1")
     assert shallow.probabilities[3] == pytest.approx(sum(ones) / len(ones))
     assert heat_map(found[:1], axes) is None
 
@@ -193,16 +194,16 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
         for r in rows
     ]
     found = table.records(unsure)
-    verdicts = [r["verdict"] for r in found]
+    verdicts = [r.verdict for r in found]
     first = verdicts.index("cannot tell")
     assert set(verdicts[:first]) <= {"ok", "caution", "risk"}
     assert verdicts[first:] == ["cannot tell"] * 8 + ["could not run"]
-    assert all(r["probability_failed"] is None and r["reasons"] == "odd" for r in found[first:-1])
-    assert all(r["learning_rate"] > 1e-4 for front in table.pareto(found).values() for r in front)
+    assert all(r.probability_failed is None and r.reasons == "odd" for r in found[first:-1])
+    assert all(r.learning_rate > 1e-4 for front in table.pareto(found).values() for r in front)
     rows_of_map = heat_map(found, ["lr", "n_layer"]).rows
     assert all(row.probabilities[0] is None for row in rows_of_map)
     with_answers = table.records(rows)
-    assert all(r["probability_failed"] is not None for r in with_answers[:-1])
+    assert all(r.probability_failed is not None for r in with_answers[:-1])
 
 
 def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
@@ -212,11 +213,13 @@ def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
         for n, batch in enumerate((8, 256, 32, 256))
     ]
     found = table.records(cells)
-    assert [cell["batch_size"] for cell in found] == [256, 256, 32, 8]
+    assert [cell.get("batch_size") for cell in found] == [256, 256, 32, 8]
     assert table.best_safe(found[:2]) == table.best_safe(found)
-    ties = [cell | {"batch_size": 8, "sequence_length": 64} for cell in found[:1]]
-    ties += [cell | {"batch_size": 64, "sequence_length": 8} for cell in found[:1]]
-    assert table._loss(ties[0], set()) == table._loss(ties[1], set())  # equal cells are equal
+    ties = [
+        found[0].model_copy(update={"batch_size": batch, "sequence_length": length})
+        for batch, length in ((8, 64), (64, 8))
+    ]
+    assert table._loss(ties[0]) == table._loss(ties[1])  # equal cells are equal
 
 
 def test_exports_hold_every_cell(worked, tmp_path):
@@ -226,8 +229,8 @@ def test_exports_hold_every_cell(worked, tmp_path):
         export(found, tmp_path / f"grid.{suffix}")
     assert len((tmp_path / "grid.csv").read_text().splitlines()) == 26
     first = json.loads((tmp_path / "grid.jsonl").read_text().splitlines()[0])
-    words = " ".join(f"{part['code']} {part['level']}" for part in found[0]["findings"])
-    assert first == json.loads(json.dumps(found[0] | {"findings": words}))
+    words = " ".join(f"{part.code} {part.level}" for part in found[0].findings)
+    assert first == json.loads(json.dumps(found[0].columns | {"findings": words}))
 
 
 @pytest.mark.parametrize("name", ["grid.xlsx", "nowhere/grid.csv"])
@@ -340,9 +343,9 @@ def test_a_grid_from_python_is_the_same_grid(tmp_path, monkeypatch):
     plan = read_plan({"lr": [1e-4, 0.7]}, target="gpt2", recipe={"warmup": 3})
     engine = LocalEngine(1, evaluator="grid_faults:evaluate")
     result = run_grid(plan, tmp_path / "g.db", options=STATES, engine=engine)
-    assert [record["verdict"] for record in result.records()] == ["ok", "risk"]
-    assert [record["verdict"] for record in result.records(bar=0.9)] == ["ok", "ok"]
-    assert {record["warmup_steps"] for record in result.records()} == {3}
+    assert [record.verdict for record in result.records()] == ["ok", "risk"]
+    assert [record.verdict for record in result.records(bar=0.9)] == ["ok", "ok"]
+    assert {record.get("warmup_steps") for record in result.records()} == {3}
     assert axes_of(result.rows) == ["lr"]
     assert {row.state for row in result.rows} == {"done"}
     assert len(result.profiles) == 1

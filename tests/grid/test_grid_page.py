@@ -52,7 +52,7 @@ def test_every_page_names_the_first_lever_of_a_cell(tmp_path):
     warmed = {"lever": "warmup", "lever_factor": 1.312}
     answer = lambda recipe: warmed if recipe["learning_rate"] == 1e-2 else {}
     document = report(filled(tmp_path, {"lr": [1e-3, 1e-2]}, answer))
-    assert [cell["lever"] for cell in document.cells].count("warmup") == 1
+    assert [cell.lever for cell in document.cells].count("warmup") == 1
     for form in ("text", "html", "markdown"):
         assert render(document, form).count("warmup 1.3×") == 1
     (line,) = (text for text in render(document, "csv").splitlines() if "warmup,1.312" in text)
@@ -82,8 +82,8 @@ def test_a_warned_cell_is_never_above_a_clean_one_that_ties(behind, first, tmp_p
         return {"expected_excess": 0.1 + behind}
 
     found = read_grid(filled(tmp_path, {"lr": [1e-3, 2e-3]}, answer)).records()
-    assert found[0]["learning_rate"] == first
-    assert best_safe(found)["gpt2"]["learning_rate"] == first
+    assert found[0].learning_rate == first
+    assert best_safe(found)["gpt2"].learning_rate == first
 
 
 def test_a_cell_with_an_error_is_neither_first_nor_safe(tmp_path):
@@ -92,8 +92,8 @@ def test_a_cell_with_an_error_is_neither_first_nor_safe(tmp_path):
         return {"findings": FAULTY, "expected_excess": 0.0} if is_faulty else {}
 
     found = read_grid(filled(tmp_path, {"lr": [1e-3, 2e-3]}, answer)).records()
-    assert [record["learning_rate"] for record in found] == [2e-3, 1e-3]
-    assert best_safe(found)["gpt2"]["learning_rate"] == 2e-3
+    assert [record.learning_rate for record in found] == [2e-3, 1e-3]
+    assert best_safe(found)["gpt2"].learning_rate == 2e-3
     assert best_safe(found[1:]) == {"gpt2": None}
 
 
@@ -136,7 +136,7 @@ def test_a_cell_without_a_profile_is_ranked_and_rendered(tmp_path):
     seen = Evaluation(seed=0, source=None, profile=None, gradient=None, risk=risk)
     path = filled(tmp_path, {"lr": [1e-3, 1e-2]}, lambda recipe: summarize(seen))
     document = report(path)
-    assert [cell["verdict"] for cell in document.cells] == ["risk", "risk"]
+    assert [cell.verdict for cell in document.cells] == ["risk", "risk"]
     for form in ("text", "html", "markdown", "junit"):
         assert "0.01" in render(document, form) or "1e-2" in render(document, form)
 

@@ -94,7 +94,7 @@ def test_findings_are_a_list_in_a_document_and_a_text_in_a_table(tmp_path):
     found = [{"code": "RKSP501", "level": "error"}, {"code": "RKSP503", "level": "warning"}]
     fill_done(tmp_path / "g.db", plan, lambda recipe: {"findings": found})
     [record] = read_grid(tmp_path / "g.db").records()
-    assert record["findings"] == found
+    assert [one.model_dump() for one in record.findings] == found
     export([record], tmp_path / "cells.csv")
     [row] = csv.DictReader((tmp_path / "cells.csv").read_text().splitlines())
     assert row["findings"] == "RKSP501 error RKSP503 warning"
@@ -124,9 +124,9 @@ def test_what_a_run_file_leaves_unknown_is_unknown_in_each_cell(tmp_path):
     options = Options(evidence="config")
     plan = read_plan(str(path), ["warmup_steps=0,100"])
     found = run_grid(plan, tmp_path / "grid.db", options=options).records()
-    assert [record["verdict"] for record in found] == ["cannot tell"] * 2
-    assert all("${oc.env:LR}" in record["reasons"] for record in found)
+    assert [record.verdict for record in found] == ["cannot tell"] * 2
+    assert all("${oc.env:LR}" in record.reasons for record in found)
     told = read_plan(str(path), ["lr=1e-4,1e-3"])  # the axis says what the file does not
     assert {cell.key(options) for cell in told.cells}.isdisjoint(c.key(options) for c in plan.cells)
     found = run_grid(told, tmp_path / "told.db", options=options).records()
-    assert "cannot tell" not in {record["verdict"] for record in found}
+    assert "cannot tell" not in {record.verdict for record in found}

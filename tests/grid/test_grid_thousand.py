@@ -58,8 +58,8 @@ def expected(plan, tmp_path_factory) -> list[Record]:
 
 
 def test_the_table_is_worth_comparing(expected):
-    assert len({record["probability_failed"] for record in expected}) >= 90  # rates
-    assert {record["verdict"] for record in expected} == {"ok", "caution", "risk"}
+    assert len({record.probability_failed for record in expected}) >= 90  # rates
+    assert {record.verdict for record in expected} == {"ok", "caution", "risk"}
 
 
 @pytest.mark.slow

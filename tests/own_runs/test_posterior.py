@@ -215,17 +215,18 @@ def test_a_thousand_runs_are_learned_within_a_moment():
 
 def test_a_ladder_of_the_model_itself_covers_it():
     """Where rksp cannot tell, a ladder of that very model answers, and one of another does not."""
-    from rksp.assessment.risk import Basis
+    from rksp.assessment.risk import About, Basis
     from rksp.documents.verdict import Verdict
-    from rksp.spectra.features import extract
+    from rksp.spectra.features import Tier, extract
 
     far = {"width": 4, "depth": 500}
     asked = inputs(**far, steps=20_000, warmup_steps=500)
 
     def verdict(*seen: Observed) -> Verdict:
         doubts = ("the labelled runs all have a residual stream",)
+        about = About(learning_rate=1e-3, steps=asked.steps, tier=Tier.CONFIG)
         model = informed(*seen)
-        return Basis.of(extract(), asked, model, doubts).answer(1e-3).verdict
+        return Basis.of(extract(), asked, model, doubts).answer(about).verdict
 
     assert verdict() is Verdict.CANNOT_TELL
     assert verdict(team_ladder(0.0)) is Verdict.CANNOT_TELL

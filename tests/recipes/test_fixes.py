@@ -10,9 +10,9 @@ from support.commands import left_with
 
 from lab.bench.recipe_files import CONFIGS, names
 from rksp.calls.fix import scored
-from rksp.documents.finding import Edit
+from rksp.documents.finding import Edit, applied
 from rksp.ground.errors import InputError
-from rksp.recipe_files.said.edits import RunText, applied
+from rksp.recipe_files.said.edits import RunText
 from rksp.recipe_files.said.origin import settings_in
 
 TRAINER = """\

@@ -94,13 +94,13 @@ def test_full_fine_tuning_of_7b_at_1e_2_is_an_error():
 
 
 def test_what_did_not_run_is_listed_with_its_reason():
-    alone = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD)))}
-    beside = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD), GPT2))}
+    alone = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD)).held)}
+    beside = {entry.code: entry.reason for entry in not_run(_known(Recipe(**GOOD), GPT2).held)}
     assert alone["RKSP205"] == "it needs the model's configuration"
     assert beside["RKSP101"] == "it needs a forward pass"
     assert beside["RKSP305"] == "it needs the model's weights"
     assert set(beside) < set(alone) and "RKSP503" not in alone
-    assert not_run(healthy()) == ()
+    assert not_run(healthy().held) == ()
     assert {need for check in CHECKS for need in check.needs} == set(Need)
 
 

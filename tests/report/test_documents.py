@@ -163,7 +163,7 @@ def test_the_document_of_a_grid_is_strict_and_about_every_cell():
     result = GridResult(rows=rows, profiles=(1.0,), made_by={"rksp": "0"})
     report = grid_report(result, Gate.parse("warning"), conditions=["lr<0.05"], top=1)
     assert (report.verdict, report.exit_code) == ("risk", 1)
-    assert [cell["position"] for cell in report.cells] == [2]
+    assert [cell.position for cell in report.cells] == [2]
     assert report.failing == [2]  # the first fails too, and is not shown
     assert "2 of 3 cells fail --fail-on warning" in report.gate.reasons[0]
     document = json.loads(report.to_json())

@@ -60,7 +60,7 @@ def test_a_cell_points_to_the_run_file_that_varies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("lr: 1\n")
     report = grid_report()
-    cells = [cell | {"target": "train.yaml"} for cell in report.cells]
+    cells = [cell.model_copy(update={"target": "train.yaml"}) for cell in report.cells]
     lines = render(report.model_copy(update={"cells": cells}), "github").splitlines()
     assert lines and all("file=train.yaml,line=1," in line for line in lines)
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from support.reports import finding, hostile, judged, scored, with_findings, with_risk
 
-from rksp.documents.score import BYTES_SPREAD, AlternativeReport, ScoreReport
+from rksp.documents.score import AlternativeReport, ScoreReport
+from rksp.ground.text import BYTES_SPREAD
 from rksp.question import said as phrases
 from rksp.recipe.start import Start
 from rksp.report.diff import compare

@@ -191,14 +191,22 @@ def test_a_browser_opens_it_in_silence(chromium, kind, width, tmp_path):
     assert ("2 of 2" if kind == "confirm" else "4 of 7") in shown
 
 
-@pytest.mark.parametrize("damage", ["cell without a chance", "probability that is a list"])
-def test_a_stored_report_whose_parts_do_not_belong_together_is_refused(damage, tmp_path, capsys):
+@pytest.mark.parametrize("damage", ["cell without a verdict", "probability that is a list"])
+def test_a_stored_grid_with_a_damaged_cell_is_refused(damage, tmp_path, capsys):
     stored = json.loads(grid_report().to_json())
     if damage.startswith("cell"):
-        del stored["best_safe"]["gpt2 n_layer=2"]["probability_failed"]
+        del stored["best_safe"]["gpt2 n_layer=2"]["verdict"]
     else:
         stored["cells"][0]["probability_failed"] = [1]
     path = tmp_path / "grid.json"
+    path.write_text(json.dumps(stored))
+    assert left_with(["report", str(path)]) == 2
+    assert "is not a report" in capsys.readouterr().err
+
+
+def test_a_stored_report_whose_parts_do_not_belong_together_is_refused(tmp_path, capsys):
+    stored = json.loads(confirmation_report().to_json()) | {"arms": []}
+    path = tmp_path / "confirm.json"
     path.write_text(json.dumps(stored))
     assert left_with(["report", str(path)]) == 2
     assert "do not belong together" in capsys.readouterr().err

@@ -106,18 +106,6 @@ def distance(found: np.ndarray, expected: np.ndarray) -> float:
     return float(gaps[rows, columns].max(initial=0.0))
 
 
-def brute_force_kreiss(operator: np.ndarray) -> float:
-    """Search densely, one SVD a point, for an operator already scaled to rho < 1."""
-    best = 1.0
-    eye = np.eye(len(operator))
-    for excess in np.geomspace(1e-3, 30.0, 60):
-        for theta in np.linspace(0.0, np.pi, 48):
-            z = (1 + excess) * np.exp(1j * theta)
-            smallest = np.linalg.svd(z * eye - operator, compute_uv=False)[-1]
-            best = max(best, excess / smallest)
-    return best
-
-
 def same_bits(first: object, second: object) -> bool:
     """Return whether two spectra agree in every field, to the last bit."""
     for name in first.__dataclass_fields__:

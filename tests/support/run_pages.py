@@ -80,6 +80,7 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
     for position, (depth, rate) in enumerate((d, r) for d in (2, 4) for r in (1e-4, 3e-3, 0.3)):
         probability = min(0.99, 3 * rate + 0.001 * depth)
         cell = {"position": position, "model": f"gpt2 n_layer={depth}", "n_layer": depth}
+        cell["target"] = ""
         cell |= {
             "learning_rate": rate,
             "lr": rate,
@@ -98,7 +99,7 @@ def grid_report(*, broken: bool = True, failing: list[int] | None = None) -> Gri
         lost = dict.fromkeys(cells[0], None)
         lost |= {"position": 6, "model": HOSTILE, "n_layer": HOSTILE, "learning_rate": 1e-4}
         lost |= {"verdict": "could not run", "failure": "invalid", "message": HOSTILE, "lr": 1e-4}
-        lost |= {"findings": []}
+        lost |= {"findings": [], "reasons": "", "seed": 0, "target": ""}
         cells.append(lost)
     if failing is None:
         failing = [c["position"] for c in cells if c["verdict"] == "risk"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from rksp.ground.errors import InputError, NotCovered
 # residual streams; grid: [batch, height, width, channels]; maps: channels first, as in
 # convolutional stages; rows: [tokens, width].
 Kind = Literal["tokens", "streams", "grid", "maps", "rows"]
-_Key = tuple[Any, ...]
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,7 +42,7 @@ class Chain:
     entering: _Key = ("args", 0)
     leaving: _Key = ()
 
-    def read_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    def read_input(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Tensor | None:
         """Return the state in the arguments of a block's call."""
         found = dict(float_tensors({"args": args, "kwargs": kwargs}))
         return found.get(self.entering, next(iter(found.values()), None))
@@ -114,7 +114,7 @@ def block_paths(model: nn.Module) -> tuple[str, ...]:
 
 
 def find_chains(
-    model: nn.Module, run: Callable[[], Any], *, path: str | None = None
+    model: nn.Module, run: Callable[[], object], *, path: str | None = None
 ) -> tuple[Chain, ...]:
     """Run the model once and find the lists whose children pass their output on.
 
@@ -167,7 +167,7 @@ def find_chains(
     return tuple(chains)
 
 
-def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
+def _record(lists: dict[str, _Listing], run: Callable[[], object]) -> None:
     places: dict[nn.Module, list[tuple[_Listing, int]]] = {}
     for listing in lists.values():
         for index, child in enumerate(listing.children):
@@ -175,11 +175,11 @@ def _record(lists: dict[str, _Listing], run: Callable[[], Any]) -> None:
                 places.setdefault(child, []).append((listing, index))
     pending: dict[nn.Module, list[dict[_Key, Tensor]]] = {}
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         pending.setdefault(module, []).append(dict(float_tensors({"args": args, "kwargs": kwargs})))
 
     def after(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
         entering, leaving = pending[module].pop(), dict(float_tensors(output))
         for listing, index in places[module]:

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from rksp.models.anatomy.chains import Chain, float_tensors
 
-_Keys = dict[tuple[Any, ...], int]  # place in the arguments or the output → node
+_Keys = dict[tuple[object, ...], int]  # place in the arguments or the output → node
 
 
 @dataclass(frozen=True, slots=True)

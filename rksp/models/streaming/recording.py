@@ -126,7 +126,7 @@ class Step:
 
     operation: str
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     first: int = 0
     pieces: int = 0

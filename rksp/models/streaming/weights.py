@@ -212,7 +212,7 @@ class CheckpointWeights:
             len(keys) == count for keys in source.keys.values()
         )
 
-    def jobs(self, name: str, out: Tensor) -> list[Callable[[], Any]]:
+    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
         """Return the jobs that fill a tensor with a weight."""
         return [lambda: self._fill(name, out, self._value(name))]
 

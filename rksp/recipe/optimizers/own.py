@@ -50,7 +50,7 @@ class JointOptimizer(torch.optim.Optimizer):
             part.step()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the states of both optimizers."""
         return {"parts": [part.state_dict() for part in self.parts]}
 

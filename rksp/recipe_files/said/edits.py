@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import isclose
 from pathlib import Path
 from typing import Any
 
-from rksp.documents.finding import Edit
+from rksp.documents.finding import Edit, applied
 from rksp.ground.budgets import RUN_FILE
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_text
@@ -137,16 +137,6 @@ class RunText:
         """Read the file, unless its text is known; `known` holds the other fields."""
         text = text or read_text(Path(path.partition("::")[0]), RUN_FILE)
         return cls(path=path, text=text, **known)
-
-
-def applied(text: str, edits: Iterable[Edit]) -> str:
-    """Return a text with edits, of which no two may overlap."""
-    lines = text.split("\n")
-    for edit in sorted(edits, key=lambda one: (one.line or 0, one.column or 0), reverse=True):
-        line, start = (edit.line or 1) - 1, (edit.column or 1) - 1
-        before, after = lines[line][:start], lines[line][start + len(edit.old) :]
-        lines[line] = before + edit.new + after
-    return "\n".join(lines)
 
 
 def _edit(name: str, line: int, column: int, old: str, new: str) -> Edit:

@@ -104,7 +104,7 @@ def _switches(module: nn.Module) -> list[Callable[[], None]]:
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]
         zeros = config.model_copy(update=dict.fromkeys(names, 0.0))
         return [lambda: setattr(module, "config", zeros)] if names else []
-    owners: list[Any] = [module]
+    owners: list[object] = [module]
     if config is not None and not hasattr(config, "model_copy"):
         owners += [config, getattr(config, "text_config", None)]
     return [

@@ -103,7 +103,7 @@ class Updates:
         """Forget the last step."""
         self.moving: set[nn.Parameter] = set()
         self.copies: dict[nn.Parameter, Tensor] = {}
-        self.known: dict[nn.Parameter, tuple[Optimizer, Mapping[str, Any]]] = {}
+        self.known: dict[nn.Parameter, tuple[Optimizer, Mapping[str, object]]] = {}
 
     def remember(
         self, moving: Sequence[nn.Parameter], *, measured: Collection[nn.Parameter]

@@ -60,7 +60,7 @@ def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
     """Return the arguments of a Trainer of transformers or TRL as a run file would say them."""
     name, is_trl = type(args).__name__, type(args).__module__.startswith("trl.")
     stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
-    given: dict[str, Any] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs
+    given: dict[str, object] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs
     data = {key: value for key, value in given.items() if value is not None} | stage
     document = Document(path=Path(name), syntax="json", data=data)
     trainer = "trl" if is_trl else "hugging-face"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -281,7 +280,7 @@ class Beside:
         self._handles.clear()
 
 
-def _trim(entries: list[Any], keep: int | None) -> None:
+def _trim(entries: list[float] | list[Action], keep: int | None) -> None:
     """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
@@ -295,7 +294,7 @@ class _Passes:
         moment: Moment,
         micro_batches: Sequence[Batch],
         beside: Beside,
-        cast: AbstractContextManager[Any],
+        cast: AbstractContextManager[object],
         scaler: torch.amp.GradScaler,
     ) -> None:
         self.moment, self.micro_batches, self.beside = moment, micro_batches, beside
@@ -407,8 +406,6 @@ def run(
     interventions: Sequence[Intervention] = (),
     faults: Sequence[Fault] = (),
     seed: int = 0,
-    stop: Stop = hopeless,
-    policy: OutcomePolicy | None = None,
     checkpoints: Checkpoints | None = None,
     progress: Progress = lambda step, loss: None,
 ) -> RunRecord:
@@ -425,8 +422,6 @@ def run(
         interventions: Interventions in the order in which they act.
         faults: Faults in the order in which they strike.
         seed: Seed of dropout and of the faults; the global generators are restored.
-        stop: As for `train`.
-        policy: The policy that labels the run.
         checkpoints: Writes a state from before the first critical alarm or, if the run was stopped
             without one, from before that step.
         progress: Called after every step.
@@ -445,7 +440,7 @@ def run(
     def ends(losses: list[float], norms: list[float]) -> bool:
         step = len(losses) - 1
         progress(step, losses[-1])
-        is_over = stop(losses, norms) and not beside.was_rolled_back
+        is_over = hopeless(losses, norms) and not beside.was_rolled_back
         if is_over and checkpoints is not None:
             checkpoints.write(step, model)
         return is_over
@@ -460,7 +455,7 @@ def run(
         beside.close()
     return RunRecord(
         curves=curves,
-        outcome=judge_alone(without(curves, beside.undone), policy or OutcomePolicy()),
+        outcome=judge_alone(without(curves, beside.undone), OutcomePolicy()),
         readings=tuple(beside.watch.readings),
         alarms=tuple(beside.watch.alarms),
         actions=tuple(a for i in interventions for a in i.actions),
