@@ -118,7 +118,7 @@ def read_loop(
         loop.data[OPTIONS] = options
         loop.lines |= {f"{OPTIONS}.{name}": line for name, line in lines.items()}
     names = mentioned(tree)
-    if _TRAINS.search(names):
+    if OPTIMIZERS in loop.data or _TRAINS.search(names):
         loop.data[NAMES] = names
     return loop.data, loop.lines
 

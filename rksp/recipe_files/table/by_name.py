@@ -22,6 +22,7 @@ from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
 from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS
+from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
@@ -262,7 +263,7 @@ def _is_near(name: str, spelling: str) -> bool:
 def gives_rate(document: Document) -> bool:
     """Tell whether a document gives a learning rate, whatever it is."""
     found = Names(document).find(_words("learning_rate", "rate"))
-    is_run = document.syntax != "python" or OPTIMIZERS in document.data
+    is_run = document.syntax != "python" or not {OPTIMIZERS, FUNCTIONS}.isdisjoint(document.data)
     return any(is_run or not isinstance(one.value, Unresolved) for one in found)
 
 
