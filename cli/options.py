@@ -22,7 +22,7 @@ from typing import (
 )
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from rksp.ground.errors import InputError, nearest
@@ -44,17 +44,20 @@ RUN = (
 SHORT = words("learning_rate optimizer warmup_steps max_steps batch_size sequence_length schedule")
 
 
-def as_count(least: int | None = None, most: int | None = None) -> Callable[[Any], int]:
+def as_count(
+    least: int | None = None, most: int | None = None, read: Callable[[Any], Any] = whole
+) -> Callable[[Any], int]:
     """Return the parser of an option that counts something, such as `--seeds 3` or `--steps 10k`.
 
     Args:
         least: The least count that is accepted; None leaves that to the model of the option.
         most: The largest.
+        read: What reads the text, and raises ValueError.
     """
 
     def parse(value: Any) -> int:
         try:
-            number: int = whole(value)
+            number: int = read(value)
         except ValueError as error:
             from rksp.recipe_files.parse.misread import misread
 
@@ -371,7 +374,8 @@ def _parsing(name: str, flag: Flag, field: FieldInfo) -> dict[str, Any]:
     if name == "warmup_steps":
         return {"parser": _as_count_or_share}
     if COUNT in field.metadata or int in kinds:
-        return {"parser": as_count()}
+        readers: Any = (one.func for one in field.metadata if isinstance(one, BeforeValidator))
+        return {"parser": as_count(read=next(readers, whole))}
     return {"parser": _as_number(flag.name)} if float in kinds else {}
 
 

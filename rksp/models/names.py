@@ -354,7 +354,8 @@ def published_like(name: str) -> Published | None:
         )
         for i, j in spans:
             stem = "".join(words[i:j]).lower()
-            is_whole = j - i == len(words) and _SIZED.search(stem)  # not `model`, `checkpoint`
+            is_name = _NAMED_SIZE.fullmatch(f"-{stem}") is None  # `small` alone is of any family
+            is_whole = j - i == len(words) and _SIZED.search(stem) and is_name  # not `model`
             is_sized = _SIZE.search(stem) or _NAMED_SIZE.search(stem)
             if is_whole or (is_sized and not stem[0].isdigit()):
                 dotted = _DOT.sub(r"\1.\2", stem).replace("_", "-")

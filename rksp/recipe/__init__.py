@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from rksp.ground.errors import InputError
-from rksp.ground.flags import COUNT, Flag, checked, field_of
+from rksp.ground.flags import COUNT, Flag, checked, field_of, whole
 from rksp.ground.model import Finite
 from rksp.recipe.optimizers.makers import MuonScale as MuonScale
 from rksp.recipe.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
@@ -50,6 +50,13 @@ _SCHEDULE = (
     *("decay_power", "decay_milestones", "decay_factor"),
 )
 _LATE_POINTS = 1000  # of the last tenth that are looked at
+
+
+def _sequences(value: object) -> object:
+    """Read a count of sequences; one that is written in millions means tokens."""
+    if isinstance(value, str) and value.strip()[-1:] in ("M", "B"):
+        raise ValueError("it counts sequences; divide tokens by the sequence length")
+    return whole(value)
 
 
 def _optimizer(value: object) -> object:
@@ -190,7 +197,7 @@ class Recipe(Finite):
     ] = Field(default=1.0, gt=0)
     batch_size: Annotated[
         int,
-        COUNT,
+        BeforeValidator(_sequences),
         Flag(
             "--batch-size",
             "Sequences per optimizer step.",

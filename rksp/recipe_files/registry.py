@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -22,7 +23,8 @@ from rksp.recipe_files.parse.document import (
     unwrapped,
     unwrapped_lines,
 )
-from rksp.recipe_files.parse.following import composed
+from rksp.recipe_files.parse.following import composed, launched, with_defaults
+from rksp.recipe_files.parse.python_loop import OPTIONS
 from rksp.recipe_files.parse.shell import FURTHER
 from rksp.recipe_files.readers import (
     deepspeed,
@@ -189,7 +191,8 @@ def reader_for(document: Document) -> Reader:
     except InputError:
         document, _ = unwrap(document)
         known = foreign_format(document)
-        if by_name.gives_rate(document) and (known is None or known[2] in ("parts", "typed")):
+        is_one = by_name.gives_rate(document) or by_name.gives_run(document)
+        if is_one and (known is None or known[2] in ("parts", "typed")):
             return BY_NAME
         raise
 
@@ -205,8 +208,13 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
         raise InputError(f"{document.path} holds one configuration; leave out ::{part}.")
     if scripts.is_script(document):
         return scripts.of_script(document)
+    document = with_defaults(document)
     if document.syntax == "shell" and document.file:
         return _of_command(document)
+    if document.syntax == "shell" and not any(reader.matches(document) for reader in READERS):
+        return launched(document)
+    if document.syntax == "python":
+        return _of_loop(document)
     if is_logged(document.data):
         lines = unwrapped_lines(document.lines)
         logged = dataclasses.replace(document, data=unwrapped(document.data), lines=lines)
@@ -217,6 +225,29 @@ def unwrap(document: Document, part: str | None = None) -> tuple[Document, tuple
     if isinstance(arguments, Mapping):
         return _of_arguments(document, arguments), ()
     return document, ()
+
+
+def _of_loop(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """Return the configuration file that an option of a script names, with what the script builds.
+
+    Without one the options count at their defaults.
+    """
+    whole, notes = launched(document)
+    if notes:
+        return whole, notes
+    for name in document.data.get(OPTIONS, {}).values():
+        file = None
+        if isinstance(name, str) and name.endswith((".yaml", ".yml", ".json", ".toml")):
+            with contextlib.suppress(InputError):
+                file = named_file(document, name)
+        if file is not None and by_name.gives_rate(file):
+            data = {**document.data, **file.data}
+            both = dataclasses.replace(file, data=data)
+            return both, (f"Read from {name}, which an option of {document.path} names.",)
+    notes = (
+        ("The script's options are read at their defaults.",) if OPTIONS in document.data else ()
+    )
+    return document, notes
 
 
 def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
+from rksp.recipe_files.parse.python_loop import read_loop
 from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
@@ -67,6 +68,7 @@ class Document:
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
         moved: A key that is looked for, and is not there → the key under which it stands.
+        defaults: A key that the command leaves out → the script whose default it has.
     """
 
     path: Path
@@ -80,6 +82,7 @@ class Document:
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     moved: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -102,6 +105,13 @@ class Document:
         found: list[str] = []
         _collect(self.data, "", found)
         return tuple(found)
+
+    def stated(self) -> Document:
+        """Return the document without the defaults of a script, which the run file leaves out."""
+        if not self.defaults:
+            return self
+        data = {key: value for key, value in self.data.items() if key not in self.defaults}
+        return dataclasses.replace(self, data=data, defaults={})
 
     def has(self, *keys: str) -> bool:
         """Return True if all of these dotted keys exist, null or not."""
@@ -508,8 +518,10 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     data, lines = read_python(tree)
     beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
     modules = {name: _module(there) for name, there in beside.items() if _is_file(there)}
-    calls = read_calls(tree, modules)
-    return "python", data | ({CALLS: calls} if calls else {}), lines
+    if calls := read_calls(tree, modules):
+        return "python", data | {CALLS: calls}, lines
+    own, places = read_loop(tree, modules, data)
+    return "python", data | own, lines | places
 
 
 def _module(path: Path) -> ast.Module:

@@ -5,16 +5,23 @@ Only files within the repository are read. What a configuration says itself repl
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rksp.ground.budgets import CODE, RUN_FILE
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_head
+from rksp.ground.files import read_head, read_text
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, folders_above, load_document
+from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
+from rksp.recipe_files.parse.python_loop import NAMES, mentioned
+from rksp.recipe_files.parse.python_script import names_of
+from rksp.recipe_files.parse.shell import CHOICE
+from rksp.recipe_files.parse.values import Unresolved
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -32,6 +39,105 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
     notes = [f"Composed with {', '.join(read)}."] if read else []
     notes += [f"{name}, which the configuration is made of, was not found." for name in lost]
     return dataclasses.replace(document, data=data) if read else document, tuple(notes)
+
+
+def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """Return a command's settings with those of the Hydra configuration that its script names."""
+    script = _script(document)
+    if script is None:
+        return document, ()
+    with contextlib.suppress(InputError):
+        text = read_text(script, RUN_FILE)
+        main = _HYDRA.search(text)
+        said = {} if main is None else dict(_NAMED.findall(main[1]))
+        said |= {key: str(document.data[key]) for key in ("config_path", "config_name")
+                 if document.syntax == "shell" and key in document.data}  # fmt: skip
+        place = script.parent / said.get("config_path", ".") / said.get("config_name", "config")
+        file = place if place.suffix in _SUFFIXES else place.with_name(f"{place.name}.yaml")
+        if main is None or not file.is_file():
+            return document, ()
+        base = load_document(file)
+        choices = dict(_choices(document.data))
+        listed = base.data.get("defaults")
+        groups = [_chosen(one, choices) for one in listed] if isinstance(listed, list) else []
+        read: list[str] = []
+        whole = _whole(file, {**base.data, "defaults": groups}, read, [], 0)
+        own = {k: v for k, v in document.data.items() if k not in _OF_LAUNCH}
+        if document.syntax == "python":
+            own = {}
+        data = _merged(whole, _without_choices(own, whole))
+        lines = {k: line for k, line in document.lines.items() if document.find(k) is not None}
+        note = f"Composed with {', '.join([file.name, *read])}, which {script.name} names."
+        return dataclasses.replace(document, data=data, lines=lines), (note,)
+    return document, ()
+
+
+def with_defaults(document: Document) -> Document:
+    """Return a command with the options that it leaves out, at the defaults of its script."""
+    script = _script(document)
+    if script is None or document.syntax != "shell" or document.defaults:
+        return document
+    with contextlib.suppress(InputError, SyntaxError, ValueError, RecursionError, MemoryError):
+        text = read_text(script, RUN_FILE)
+        CODE.check(len(text), script)
+        tree = ast.parse(text)
+        _, options, _ = names_of(tree, {})
+        given = {key.replace("-", "_") for key in document.data}
+        left = {key: value for key, value in {**options, NAMES: mentioned(tree)}.items()
+                if key not in given and not isinstance(value, Unresolved)}  # fmt: skip
+        return dataclasses.replace(
+            document, data={**left, **document.data}, defaults=dict.fromkeys(left, script.name)
+        )
+    return document
+
+
+def _script(document: Document) -> Path | None:
+    """Return the script that a command starts, where it stands in the repository."""
+    if document.syntax == "python":
+        return document.path
+    module = str(document.program or document.data.get("m", ""))
+    return beside(
+        document.path, module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    )
+
+
+_OF_LAUNCH = ("m", "u", "config_path", "config_name")
+_HYDRA = re.compile(r"@hydra\.main\((.*?)\)", re.S)
+_NAMED = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']*)[\"']")
+
+
+def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the words of a command that may choose a file of a group: `model=small`."""
+    for name, value in data.items():
+        word = value.get(CHOICE) if isinstance(value, Mapping) else value
+        if isinstance(word, str):
+            yield name, word
+
+
+def _chosen(entry: object, choices: Mapping[str, str]) -> object:
+    """Return an entry of Hydra's defaults with what a command chooses."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {
+        group: choices.get(_group(group), name) if isinstance(name, str) else name
+        for group, name in entry.items()
+    }
+
+
+def _group(name: object) -> str:
+    return str(name).removeprefix("optional ").removeprefix("override ").strip().strip("/")
+
+
+def _without_choices(own: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, Any]:
+    """Return a command's settings; a word that only chose a file of a group is none."""
+    found: dict[str, Any] = {}
+    for name, value in own.items():
+        if isinstance(value, Mapping):
+            value = {k: v for k, v in value.items() if k != CHOICE}
+        elif isinstance(whole.get(name), Mapping):
+            continue
+        found[name] = value
+    return found
 
 
 def _whole(
@@ -74,10 +180,7 @@ def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
         if isinstance(entry, str):
             yield (), entry
         for group, name in entry.items() if isinstance(entry, Mapping) else ():
-            plain, _, at = (
-                str(group).removeprefix("optional ").removeprefix("override ").partition("@")
-            )
-            plain = plain.strip().strip("/")
+            plain, _, at = _group(group).partition("@")
             package = () if at == _GLOBAL else tuple((at or plain).replace("/", ".").split("."))
             for one in name if isinstance(name, list) else [name]:
                 if isinstance(one, str):

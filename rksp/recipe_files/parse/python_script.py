@@ -127,7 +127,7 @@ class _Visit:
                 self._later[id(node.value)] = self._changes.get(node.targets[0].id, {})
             if isinstance(node, ast.Call) and _WANTED.search(called(node)):
                 self._found.append(self._amended(node, known))
-            waiting += [(inner, known) for inner in ast.iter_child_nodes(node)]
+            waiting += [(inner, known) for inner in _taken(node, known)]
 
     def read(self) -> list[Call]:
         """Return the calls by line; a class of the script's own may stand for its arguments."""
@@ -184,6 +184,14 @@ class _Visit:
             for name in (argument.arg for argument in (*plain, *takes.kwonlyargs))
             if not isinstance(self._fixed.get(name), Settings)
         }  # fmt: skip
+
+
+def _taken(node: ast.AST, known: Mapping[str, Any]) -> Iterable[ast.AST]:
+    """Return the parts of a node, of a branch on an option the part that its default takes."""
+    test = value_of(node.test, known) if isinstance(node, ast.If) else None
+    if not isinstance(node, ast.If) or not isinstance(test, bool):
+        return ast.iter_child_nodes(node)
+    return [node.test, *(node.body if test else node.orelse)]
 
 
 def _read(node: ast.Call, known: Mapping[str, Any]) -> Call:
@@ -306,6 +314,32 @@ def modules_of(tree: ast.Module) -> list[str]:
     return [name for name in dict.fromkeys(found + whole) if "." not in name]
 
 
+def names_of(
+    tree: ast.Module, imported: Mapping[str, ast.Module]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Return what the names of a script stand for, its options, and the lines of these."""
+    nodes = list(ast.walk(tree))
+    changes = _changes(nodes)
+    once, _ = _assigned(tree, _imported(tree, imported), changes)
+    homes = _options(nodes, once, changes)
+    options: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    found: dict[str, Any]
+    for node in nodes:
+        found = {}
+        if isinstance(node, ast.Call) and called(node).endswith(".add_argument"):
+            found = _option(node, once)
+        elif isinstance(node, ast.ClassDef) and "dataclass" in map(last_word, node.decorator_list):
+            found = _fields(node, once)
+        lines |= dict.fromkeys(found, getattr(node, "lineno", 0))
+        options |= found
+    held = homes["args"].held
+    return once | homes, {name: held[name] for name in options if held.get(name) is not None}, lines
+
+
+_DEFAULTS = ("default", "default_factory")  # of `field`, `Field` and `HfArg`
+
+
 def _options(
     nodes: list[ast.AST], known: dict[str, Any], changes: Mapping[str, _Changes]
 ) -> dict[str, Settings]:
@@ -349,7 +383,7 @@ def _fields(node: ast.ClassDef, known: dict[str, Any]) -> dict[str, Any]:
             continue
         value = statement.value
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        if isinstance(value, ast.Call) and called(value).endswith("field"):
+        if isinstance(value, ast.Call) and any(word.arg in _DEFAULTS for word in value.keywords):
             value = next((word.value for word in value.keywords if word.arg == "default"), None)
         if value is not None and isinstance(target, ast.Name):
             found[target.id] = value_of(value, scope)

@@ -1,20 +1,19 @@
 """Settings from Python source, read as a syntax tree; nothing of it is ever run.
 
 Read are: assignments of literals and arithmetic at the top level and in classes (`Hyperparameters`
-of modded-nanogpt), functions that return a configuration built from nested calls with keywords
-(torchtitan's registry), and the keywords with which optimizers are built. `python_script` reads the
-calls of a training script.
+of modded-nanogpt), and functions that return a configuration built from nested calls with keywords
+(torchtitan's registry). `python_script` reads the calls of a training script, `python_loop` those
+of a script with a loop of its own.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
 from rksp.ground.budgets import KEY_CHARACTERS, SETTINGS
-from rksp.ground.text import words
 from rksp.recipe_files.parse.python_values import (
     assigned_by,
     bound,
@@ -25,9 +24,7 @@ from rksp.recipe_files.parse.python_values import (
 )
 from rksp.recipe_files.parse.values import Unresolved
 
-_OPTIMIZERS = words("Adam AdamW DistAdam Muon NorMuon DistMuon SGD Lion Adafactor")
 FUNCTIONS = "()"  # key of the functions that return a configuration
-OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 
 
 class _Source:
@@ -38,13 +35,12 @@ class _Source:
         self.lines: dict[str, int] = {}
         self.built = 0  # settings of all configurations, those of a part as often as it is used
         self.written = 0  # characters of their keys
-        self._optimizers: Counter[str] = Counter()
 
     def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
         """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             return
-        read = value_of if isinstance(statement.value, ast.IfExp) else literal
+        read = value_of if isinstance(statement.value, ast.IfExp | ast.Dict) else literal
         for name, part in shared(statement, read(statement.value, ChainMap(home, self.data))):
             home[name] = part
             self._place(f"{prefix}{name}", statement)
@@ -111,6 +107,8 @@ class _Source:
             return found
         if isinstance(node, ast.Name) and node.id in known:
             return self._copied(known[node.id])
+        if isinstance(node, ast.Dict) and not node.keys:
+            return {}
         return literal(node, ChainMap(known, self.data))
 
     def _count(self) -> None:
@@ -143,25 +141,6 @@ class _Source:
         KEY_CHARACTERS.check(self.written, "The Python code")
         self.lines[key] = there if isinstance(there, int) else there.lineno
 
-    def optimizer(self, node: ast.Call) -> None:
-        """Read the literal keywords with which an optimizer is built, under its name."""
-        name = called(node).rsplit(".", 1)[-1]
-        if name not in _OPTIMIZERS or not node.keywords:
-            return
-        there = self.data.setdefault(OPTIMIZERS, {})
-        taken = self._optimizers[name]
-        label = f"{name} {taken + 1}" if taken else name
-        prefix = f"{OPTIMIZERS}.{label}."
-        found: dict[str, Any] = {}
-        for keyword in node.keywords:
-            value = literal(keyword.value, self.data)
-            if keyword.arg is not None and not isinstance(value, Unresolved):
-                found[keyword.arg] = value
-                self._place(f"{prefix}{keyword.arg}", keyword.value)
-        if found:
-            there[label] = found
-            self._optimizers[name] += 1
-
 
 def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
     """Read the settings of a source and the line of each dotted key.
@@ -182,9 +161,6 @@ def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
                 source.data[statement.name] = settings
     for function in _callees_first(tree):
         source.function(function)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            source.optimizer(node)
     return source.data, source.lines
 
 

@@ -157,6 +157,7 @@ def _balanced(text: str, i: int) -> int:
     return len(text) - 1
 
 
+CHOICE = "()"  # key of the choice of a group that has settings of its own beside it
 _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
@@ -764,8 +765,8 @@ def _place(
     inner = data
     for part in parts[:-1]:
         there = inner.setdefault(part, {})
-        if not isinstance(there, dict):
-            return
+        if not isinstance(there, dict):  # `model=small model.depth=4` chooses a group first
+            there = inner[part] = {CHOICE: there}
         inner = there
     inner[parts[-1]] = value
     lines[key] = line

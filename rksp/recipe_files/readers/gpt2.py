@@ -7,7 +7,7 @@ optimizers, are read as syntax trees and never run; llm.c's `train_gpt2cu` has o
 
 from __future__ import annotations
 
-from rksp.recipe_files.parse.python_source import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import OPTIMIZERS
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import shape_of

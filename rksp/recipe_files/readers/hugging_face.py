@@ -179,13 +179,14 @@ def _peft_config(draft: Draft) -> None:
 
 
 def _ranked(draft: Draft) -> None:
-    """Set adapters by name where no switch stands, unless a program may have the switch.
+    """Set adapters by name; by their rank alone only where no program may have the switch.
 
     A program that is named for LoRA has adapters alone (FastChat's train_lora.py).
     """
     program = draft.document.program.lower()
-    if not draft.knows("peft") and (not program or "lora" in program):
-        by_name.adapters(draft)
+    if not draft.knows("peft"):
+        is_seen = not program or "lora" in program or bool(draft.document.defaults)
+        by_name.adapters(draft, by_rank=is_seen)
 
 
 def model(draft: Draft) -> None:

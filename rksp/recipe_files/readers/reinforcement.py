@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table import convert
@@ -29,6 +30,8 @@ def _rollouts(draft: Draft) -> None:
     answers = whole * (1 if agents is None else int(agents.value))
     updates = max(1, answers // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
+    if not prompts.key and draft.document.has("data.train_batch_size"):  # null: computed elsewhere
+        prompts = replace(prompts, key="data.train_batch_size", open="null")
     for part in (prompts, mini):
         if part.open and draft.knows("max_steps"):
             draft.unknown("max_steps", part)

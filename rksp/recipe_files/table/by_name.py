@@ -8,11 +8,12 @@ name that the table of models, a type or a file resolves, or sizes that stand in
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from rksp.ground.model import definite
@@ -20,12 +21,13 @@ from rksp.ground.tables import packaged_toml
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
-from rksp.recipe_files.parse.python_source import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import NAMES, OPTIMIZERS
+from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import hub_id_of, shape_of
+from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
 from rksp.recipe_files.table.reader import elsewhere, foreign_format
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -40,6 +42,12 @@ _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft ma
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_PASSED = re.compile(
+    r"^[A-Za-z_][\w.\[\]'\"]*$"
+)  # a name that only passes on what stands elsewhere
+_CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
+_OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
+_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
@@ -100,7 +108,7 @@ class Names:
         What is switched off, or left to the trainer, does not stand there, nor, unless `anywhere`
         counts, what belongs to another model or to evaluation.
         """
-        found: list[tuple[tuple[bool, int, int], Found]] = []
+        found: list[tuple[tuple[bool, bool, int, int], Found]] = []
         for place, spelling in enumerate(spellings):
             *home, last = spelling.split(".")
             for leaf in self._by_last.get(last, ()):
@@ -111,7 +119,8 @@ class Names:
                     continue
                 one = self.document.find(leaf.key)
                 if one is not None:
-                    found.append(((not leaf.is_foremost, place, len(above)), one))
+                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def strings(self) -> Iterator[Found]:
@@ -201,13 +210,19 @@ def fill(draft: Draft) -> None:
         convert.clip(draft, "max_grad_norm", [norm.key])
     _lowest(draft, names)
     adapters(draft, names)
-    if draft.value("objective") in PREFERENCES:
-        _plain_number(draft, names, "preference_beta")
-    if draft.value("objective") in REINFORCED:
-        for field in _REWARDED:
-            _plain_number(draft, names, field)
+    _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+
+
+def _held(draft: Draft, names: Names) -> None:
+    """Set what a run on preferences or rewards is held by, and to."""
+    kinds = ((PREFERENCES, ("preference_beta",)), (REINFORCED, _REWARDED))
+    for field in (one for of, more in kinds if draft.value("objective") in of for one in more):
+        _plain_number(draft, names, field)
+        for one in names.find(_words("reference", "model"), anywhere=True):
+            draft.look(one.key)
+            draft.note(f"The run is held to the reference model {one.value}.")
 
 
 _REWARDED = ("kl_coefficient", "generations", "clip_range")
@@ -249,17 +264,26 @@ def _is_near(name: str, spelling: str) -> bool:
         return False
     if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
         return False
-    row = list(range(len(spelling) + 1))
-    for i, letter in enumerate(name, start=1):
-        before, row[0] = row[0], i
-        for j, other in enumerate(spelling, start=1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
-    return row[-1] <= most
+    parts = difflib.SequenceMatcher(None, name, spelling, autojunk=False).get_opcodes()
+    edits = sum(max(b - a, d - c) for tag, a, b, c, d in parts if tag != "equal")
+    return edits <= most
 
 
 def gives_rate(document: Document) -> bool:
     """Tell whether a document gives a learning rate, whatever it is."""
-    return bool(Names(document).find(_words("learning_rate", "rate")))
+    found = Names(document).find(_words("learning_rate", "rate"))
+    is_run = document.syntax != "python" or not {OPTIMIZERS, FUNCTIONS}.isdisjoint(document.data)
+    return any(is_run or not isinstance(one.value, Unresolved) for one in found)
+
+
+def gives_run(document: Document) -> bool:
+    """Tell whether a document gives the length of a run and its batch, though no rate."""
+    names = Names(document)
+    if document.syntax not in ("yaml", "json", "toml"):
+        return False
+    fields = ("max_steps", "batch_size")
+    units = thesaurus()
+    return all(names.find(" ".join(units[field].values()).split()) for field in fields)
 
 
 def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
@@ -314,11 +338,13 @@ def complete(draft: Draft) -> None:
     names, asked = Names(draft.document), set(draft.asked)
     draft.by_name = True
     objective(draft, names)
-    for field, fill_in in _FILLED.items():
+    is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
+    for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
         spellings = [spelling for words in _units(field) for spelling in words]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
+    _held(draft, names)
     if draft.lacks_target:
         model(draft, names)
     elif draft.is_literal and (foreign := _foreign(draft.document, asked)):
@@ -340,7 +366,7 @@ def _foreign(document: Document, asked: set[str]) -> str:
 
 def _plain_number(draft: Draft, names: Names, field: str) -> None:
     found = _first(draft, names, field, _words(field, "number"))
-    if found is not None and not draft.knows(field):
+    if found is not None and not draft.is_read(field):
         draft.put(field, found.value, found)
 
 
@@ -391,12 +417,17 @@ def _batch(draft: Draft, names: Names) -> None:
     """Set the batch: a whole one, one in tokens, or a device's × accumulation × devices."""
     kinds = {
         unit: _first(draft, names, "batch_size", _words("batch_size", unit))
-        for unit in ("whole", "tokens", "mini", "prompts", "device", "accumulation")
+        for unit in ("whole", "tokens", "mini", "prompts", "device", "plain", "accumulation")
     }
     is_rl, answers = draft.value("objective") in REINFORCED, None
     if is_rl:
         answers = _first(draft, names, "generations", _words("generations", "number"))
     total, size, steps = kinds["whole"], kinds["device"], kinds["accumulation"]
+    bare = kinds["plain"]
+    if size is None:
+        size = bare
+    elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
+        total = bare  # a batch beside its share is the whole
     prompts = kinds["mini"] or (kinds["prompts"] if total is None else None)
     if is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
@@ -431,7 +462,7 @@ def _steps(draft: Draft, names: Names) -> None:
 
 def _warmup(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", ""), ("share", ""), ("tokens", "tok"), ("epochs", "ep")):
-        if draft.knows("warmup_steps"):
+        if draft.is_read("warmup_steps"):
             return
         found = _first(draft, names, "warmup_steps", _words("warmup_steps", unit))
         if found is None or found.value < 0 or (found.value == 0 and unit == "steps"):
@@ -476,7 +507,7 @@ def _of_switch(found: Found) -> str:
     return found.key.removesuffix(".enabled").rpartition(".")[2]
 
 
-def adapters(draft: Draft, names: Names | None = None) -> None:
+def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
     word = next(
@@ -495,17 +526,23 @@ def adapters(draft: Draft, names: Names | None = None) -> None:
         (
             one
             for one in names.find(_words("peft", "rank"))
-            if (_number(one.value) or 0) > 0 and (word or on or "lora" in one.key.lower())
+            if (_number(one.value) or 0) > 0
+            and (word or on or "lora" in one.key.lower())
+            and one.key not in draft.document.defaults
         ),
         None,
     )
     said = names.find([*_words("peft", "on"), *_words("peft", "word")])
     is_off = any(not _is_on(one.value) or str(one.value).lower() == "full" for one in said)
-    sign = word or on or (None if is_off else rank)
+    sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
     bits = next((one for one in names.find(_words("peft", "bits")) if _is_on(one.value)), None)
-    is_four = bits is not None or (word is not None and "qlora" in str(word.value).lower())
+    is_four = bits is not None or any(
+        "qlora" in str(one.value if one is word else one.key).lower()
+        for one in (word, on)
+        if one is not None
+    )
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(_words("peft", part)))
@@ -525,6 +562,15 @@ _FILLED = {
     "batch_size": _batch,
     "max_steps": _steps,
 }  # what decides an answer
+_BESIDE = {
+    "warmup_steps": _warmup,
+    "min_lr_ratio": _lowest,
+    "precision": _precision,
+    **{
+        name: partial(_plain_number, field=name)
+        for name in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+    },
+}  # what a trainer has a default for, and a program may set otherwise
 
 
 def objective(draft: Draft, names: Names | None = None) -> None:
@@ -592,13 +638,29 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
     said = thesaurus()["objective"]
     program = plain(document.program)
     words = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
-    for meaning, listed in said["programs"].items():
+    for meaning, listed in said["words"].items():
         if set(words) & set(listed.split()):
             yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
             break
+    script = plain(str(document.data.get(NAMES, "")))
+    for meaning, listed in said["functions"].items():
+        found_word = next(
+            (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
+        )
+        if found_word is not None:
+            yield Found(key=NAMES, value=found_word), meaning.split(), False
+    for key in set(document.leaves()) - document.defaults.keys():
+        words_of_key = re.split(r"[_.]", plain(key))
+        if (
+            not set(_words("objective", "rolled")).isdisjoint(words_of_key)
+            and (one := document.find(key)) is not None
+        ):
+            yield one, ["grpo", "ppo"], not _is_on(one.value)
+            break
     for sign in said["signs"]:
         for found in names.find(sign["names"].split(), anywhere=True):
-            if isinstance(found.value, Unresolved) or not _is_on(found.value):
+            is_default = found.key in document.defaults
+            if isinstance(found.value, Unresolved) or not _is_on(found.value) or is_default:
                 continue
             means = _meaning(sign, found.value)
             if means and _OPTIMIZERS.search(found.key.lower().rpartition(".")[0]) is None:
@@ -610,7 +672,7 @@ def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
     """Return the objectives that a sign with this value allows."""
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
-        listed = thesaurus()["objective"][sign["words"]].items()
+        listed = thesaurus()["objective"]["words"].items()
         return next((m.split() for m, words in listed if word in words.split()), [])
     least, most, number = sign.get("least"), sign.get("most"), _number(value)
     is_within = (least is None or (number or 0) >= least) and (
@@ -629,13 +691,16 @@ def model(draft: Draft, names: Names | None = None) -> None:
         return
     said = names.find(_words("model", "names"))
     named = [one for one in said if isinstance(one.value, str)]
-    is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch")))
+    is_scratch = any(_is_on(one.value) for one in names.find(_words("model", "scratch"))) or any(
+        one.value is False for one in names.find(_words("model", "stored"))
+    )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = (one for one in names.strings() if is_hub_id(one.value) and published(one.value))
+        others = (one for one in names.strings() if _known(one.value))
         weights = next(others, None)
     if weights is not None:
         _weights(draft, weights, is_scratch)
+        _resized(draft, weights)
         return
     if _literal(draft, draft.document.data, ""):
         return
@@ -649,13 +714,17 @@ def model(draft: Draft, names: Names | None = None) -> None:
                 return
             draft.describe(one.value, {})
             return
+    hub = next((one for one in named if is_hub_id(one.value)), None)
+    if hub is not None and hub.value.count("/") == 1 and hub.value[0].isalnum():
+        _weights(draft, hub, is_scratch)  # the Hub's, though not in the table
+        return
     last = [o for o in names.find(_words("model", "last")) if isinstance(o.value, str)]
     guess = next((one for one in last if _resolves(draft, one.value)), None)
     if guess is not None:
         draft.look(guess.key)
         draft.describe(guess.value, {}, f"The model is that of {guess.key}; no other is named.")
         return
-    hub = next((one for one in named if is_hub_id(one.value) or "/" in one.value), None)
+    hub = next((one for one in named if "/" in one.value), None)
     if hub is not None:
         _weights(draft, hub, is_scratch)
     elif draft.lacks_target:
@@ -666,6 +735,7 @@ def _sizes_beside(draft: Draft, key: str) -> str:
     """Return a setting below the section of a model's type that gives a size; mostly empty."""
     home = key.rpartition(".")[0]
     spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
+    spellings.add("variant")
     return next(
         (one for one in draft.document.leaves()
          if home and one.startswith(f"{home}.")
@@ -674,9 +744,28 @@ def _sizes_beside(draft: Draft, key: str) -> str:
     )  # fmt: skip
 
 
+def _resized(draft: Draft, named: Found) -> None:
+    """Set a published model with other sizes, where its section has some: no weights fit them."""
+    row, home = shape_published(named.value), named.key.rpartition(".")[0]
+    if row is None or not home:
+        return
+    kind, settings = row
+    own = {
+        setting: found.value
+        for setting in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        if (found := draft.document.find(f"{home}.{setting}")) is not None
+        and found.value != settings.get(setting, found.value)
+    }
+    if own:
+        draft.look(*(f"{home}.{setting}" for setting in own))
+        draft.names_weights = False
+        draft.describe(kind, {**settings, **own}, f"{named.value} with other sizes has no weights.")
+
+
 def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
     draft.look(found.key)
-    shape = None if _known(found.value) else shape_of(found.value)
+    shape = shape_published(found.value) if is_scratch else None
+    shape = shape or (None if _known(found.value) else shape_of(found.value))
     if shape is not None:  # a trainer's own name of an architecture, not of weights
         draft.describe(*shape)
         return
@@ -738,6 +827,9 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     foreign += [one for one in known if _BLOCKS.search(one) and _is_on(data[known[one]])]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
+    if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
+        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        return True
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
@@ -748,7 +840,16 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         return True
     is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
-    kind = next((one for one in (call, str(said).lower()) if one and is_type(one)), "")
+    classes = data[known["architectures"]] if "architectures" in known else ()
+    words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
+    kind = next((one for one in words if one and is_type(one)), "")
+    is_other = draft.value("objective") not in _OF_DECODERS or (
+        said and not _GENERIC.search(str(said).lower())
+    )
+    if not kind and is_other:
+        of = f"is {said!s:.40}, which rksp does not know" if said else "is not said"
+        draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
+        return True
     kind = kind or ("gpt2" if is_gpt2 else "llama")
     heads = sizes.setdefault("num_attention_heads", max(1, sizes["hidden_size"] // _HEAD_WIDTH))
     if kind == "gpt2":

@@ -320,7 +320,7 @@ def stated_objective(draft: Draft, key: str, **more: str) -> None:
     found = draft.text(key)
     if found is not None:
         word = found.value.lower()
-        meaning = more.get(word) or objective_of(word) or objective_of(word, "estimator") or "other"
+        meaning = more.get(word) or objective_of(word) or "other"
         draft.put("objective", meaning, found, text=_read_as(found, meaning, ""))
 
 

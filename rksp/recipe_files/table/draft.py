@@ -226,6 +226,8 @@ class Draft:
         if not seen:
             kind = OriginKind.TRAINER
             keys = f"default of {self.trainer}"
+        elif all(f.key in self.document.defaults for f in seen):
+            keys += f", the default of {self.document.defaults[seen[0].key]}"
         self._set(
             name,
             value,
@@ -291,12 +293,12 @@ class Draft:
     @property
     def explained(self) -> int:
         """Number of the file's settings that were read."""
-        return len(self.seen & set(self.document.leaves()))
+        return len(self.seen & set(self.document.stated().leaves()))
 
     @property
     def explains_a_third(self) -> bool:
         """Whether a third of the file's settings, or more, were read."""
-        return 3 * self.explained >= len(self.document.leaves())
+        return 3 * self.explained >= len(self.document.stated().leaves())
 
     def is_read(self, name: str) -> bool:
         """Return True if the file, or the user, gives a field, and what it is is known."""
@@ -386,7 +388,7 @@ class Draft:
             target_missing=self._target_missing,
             notes=tuple(self._notes),
             understood=self.explained,
-            settings=len(self.document.leaves()),
+            settings=len(self.document.stated().leaves()),
             names_weights=self.names_weights,
             devices=self.devices,
             document=self.document,

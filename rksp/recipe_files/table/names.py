@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from rksp.ground.tables import packaged_toml
+from rksp.models.names import published, published_like
 from rksp.recipe.optimizers.table import optimizer_named
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
@@ -19,12 +20,13 @@ _SCHEDULES = (  # the first that the name matches, and what is lost by calling i
     (r"restart", "cosine", "its restarts are left out"),
     (r"cosine", "cosine", ""),
     (r"^inv$", "inverse_sqrt", "the nearest shape"),
+    (r"^warmuplr$", "inverse_sqrt", ""),  # ESPnet's; DeepSpeed's WarmupLR is constant
     (r"inv.*sq(ua)?rt|inv.*square_?root|noam|rsqrt", "inverse_sqrt", ""),
     (r"poly", "polynomial", ""),
     (r"exponential", "exponential", ""),
     (r"multi_?step|^step|steplr$", "step", ""),
     (r"warmupdecaylr|warmup_?annealing", "linear", ""),
-    (r"warmuplr|constant|none|plateau|identity", "constant", ""),
+    (r"WarmupLR|constant|none|plateau|identity", "constant", ""),
     (r"linear|tri_stage", "linear", ""),
 )
 _PRECISIONS = (
@@ -41,14 +43,9 @@ _PRECISIONS = (
 DECAY_SHAPES = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt", "minus_sqrt": "sqrt"}
 
 
-def objective_of(word: str, kind: str = "objective") -> str | None:
-    """Return the likeliest objective of a word, or None.
-
-    Args:
-        word: A trainer's word, in small letters.
-        kind: `objective` for a stage of training or what it minimizes, `estimator` for advantages.
-    """
-    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"][kind].items()
+def objective_of(word: str) -> str | None:
+    """Return the likeliest objective of an estimator, a stage or a task, in small letters."""
+    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"]["words"].items()
     return next((m.split()[0] for m, words in listed if word in words.split()), None)
 
 
@@ -60,7 +57,8 @@ def optimizer_of(name: str) -> tuple[str | None, str]:
 
 def schedule_of(name: str) -> tuple[str | None, str]:
     """Return rksp's name for a schedule, or None, and what the name does not convey."""
-    plain = name.rsplit(".", 1)[-1].lower().replace("-", "_")
+    written = name.rsplit(".", 1)[-1].replace("-", "_")
+    plain = "WarmupLR" if written == "WarmupLR" else written.lower()
     return next(
         ((schedule, loss) for pattern, schedule, loss in _SCHEDULES if re.search(pattern, plain)),
         (None, ""),
@@ -92,10 +90,23 @@ def _shapes() -> dict[str, Shape]:
 
 
 def shape_of(name: str) -> Shape | None:
-    """Look up model type and settings by a trainer's model name, or by its longest known prefix."""
+    """Look up model type and settings by a trainer's model name, or by its longest known prefix.
+
+    A name that no trainer has of its own is that of a published model.
+    """
     plain = name.lower().replace("-", "_").replace(":", "_").replace("/", "_")
     known = [key for key in _shapes() if plain == key or plain.startswith(f"{key}_")]
-    return _shapes()[max(known, key=len)] if known else None
+    return _shapes()[max(known, key=len)] if known else shape_published(plain.replace("_", "-"))
+
+
+def shape_published(name: str) -> Shape | None:
+    """Return model type and settings of a published model, to be trained from scratch."""
+    row = published(name) or published_like(name)
+    if row is None:
+        return None
+    return str(row.settings["model_type"]), {
+        k: v for k, v in row.settings.items() if k != "model_type"
+    }
 
 
 def hub_id_of(folder: str) -> str | None:

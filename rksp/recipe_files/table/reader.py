@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin
 
 from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
-from rksp.recipe import PREFERENCES, REINFORCED, Recipe
+from rksp.recipe import Recipe
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.said.origin import Unread
@@ -20,7 +20,6 @@ from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
 
 NOTHING = object()
-_Idle = tuple[frozenset[str], re.Pattern[str]]  # whole keys, and any text in place of each *
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
 _CLOSE = 0.8  # likeness of two keys, one of which is a misspelling of the other
 # Fields that are no plain numbers; `as` in a row names another converter.
@@ -132,7 +131,8 @@ class Reader:
 
     def matches(self, document: Document) -> bool:
         """Return True if a document looks like this trainer's."""
-        return any(marks.match(document) for marks in self.marks)
+        stated = document.stated()
+        return any(marks.match(stated) for marks in self.marks)
 
     def read(self, draft: Draft) -> None:
         """Fill a draft from its document."""
@@ -148,13 +148,6 @@ class Reader:
             value = step.default(draft) if callable(step.default) else step.default
             if value is not NOTHING:
                 draft.default(step.field, value, step.text)
-        for kind, objectives in (("preferences", PREFERENCES), ("reinforced", REINFORCED)):
-            if draft.value("objective") in objectives:
-                for name, setting in _trainers()[kind].items():
-                    number(draft, name, setting.split())
-                reference = draft.text(*_trainers()["references"]["keys"].split())
-                if reference is not None:
-                    draft.note(f"The run is held to the reference model {reference.value}.")
         if self.muon and draft.value("optimizer") == "muon":
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
@@ -184,7 +177,9 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
     where = f"keys.toml [{name}]"
     for key in about:
         known_word(key, _PARTS, where=where, noun="part")
-    for field_name in about.get("written", {}):
+    shared = _trainers().get(about.get("extends", ""), {})
+    written = shared.get("written", {}) | about.get("written", {})
+    for field_name in written:
         known_word(field_name, Recipe.model_fields, where=f"{where} written", noun="field")
     steps = enumerate(_rows(about["steps"], where), start=1)
     return Reader(
@@ -192,12 +187,13 @@ def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
         marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
         steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
         **{key: about[key] for key in ("title", "version", "source")},
-        **{key: about[key] for key in ("unverified", "written", "muon") if key in about},
+        written=written,
+        **{key: about[key] for key in ("unverified", "muon") if key in about},
     )
 
 
 _PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps",
-          "extends", "idle", "changes")  # fmt: skip
+          "extends", "changes")  # fmt: skip
 
 
 def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
@@ -282,9 +278,11 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
     """
     asked = {_plain(key) for key in (*draft.asked, *known)}
     absent = asked - {_plain(key) for key in draft.document.leaves()}
-    idle, changing = _tables(trainer)
+    changing, idle = _changing(trainer), _trainers()["every"]["idle"].split()
     for key in draft.document.leaves():
         plain = _plain(key)
+        if key in draft.document.defaults:
+            continue
         if key in draft.seen or plain in asked:
             found = draft.document.find(key)
             if found is not None and isinstance(found.value, Unresolved):
@@ -294,16 +292,15 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             continue
         nearest, setting = _moved(plain, absent), draft.document.find(key)
         line, why = draft.document.lines.get(key), ""
-        if plain in idle[0] and not nearest:
-            continue
-        nearest = nearest or ("" if plain in changing else _misspelt(plain, absent))
+        is_known = plain in changing or any(fnmatchcase(plain, one) for one in idle)
+        nearest = nearest or ("" if is_known else _misspelt(plain, absent))
         if not nearest:
             why = next((why for one, why in changing.items() if fnmatchcase(plain, one)), "")
         if why:
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and idle[1].match(plain):
+        if not nearest and (is_known or _is_idle(plain)):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -347,15 +344,22 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
     return min(levels, key=lambda one: (len(one), one), default="")
 
 
+def _is_idle(key: str) -> bool:
+    """Tell whether a word of a key is of what does not move the answer."""
+    words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
+    return not words.isdisjoint(_trainers()["every"]["words"].split())
+
+
+_SINGULAR = re.compile(r"(?<=\w{3})s$")
+
+
 @cache
-def _tables(trainer: str) -> tuple[_Idle, dict[str, str]]:
-    """Return the irrelevant keys of a trainer, and the keys that change a run."""
+def _changing(trainer: str) -> dict[str, str]:
+    """Return the keys that change a run of a trainer, and how."""
     names, chain = [trainer, "every"], []
     while names:  # a trainer's table may build on another's
         table = _trainers().get(names.pop(0), {})
         chain.append(table)
         names[:0] = table.get("extends", "").split()
-    idle = [key for table in chain for key in table.get("idle", "").split()]
     changes = [pair for table in chain for pair in table.get("changes", {}).items()]
-    changing = {key: why for why, keys in changes for key in keys.split()}
-    return (frozenset(idle), re.compile("|".join(map(translate, idle)))), changing
+    return {key: why for why, keys in changes for key in keys.split()}
