@@ -161,7 +161,7 @@ def _options(command) -> list:
 
 
 OLD_CALLS = {
-    "transfer": "llama llama --lr 1e-3",
+    "transfer": "llama llama --lr 1e-3 --evidence config",
     "calibrate": "gpt2 --set n_layer=2 --shrink",
     "playground": "llama --optimizer lamb",
     "schema": "grid",

@@ -13,6 +13,7 @@ from support.attacks import HUGGING_FACE, commands_in, refused
 from support.reports import finding, with_findings
 
 from rksp.cli.training import _record
+from rksp.documents.grid import Record
 from rksp.grid.cell import Cell
 from rksp.grid.group import Options
 from rksp.grid.store import GridStore
@@ -151,8 +152,11 @@ def test_no_format_prints_a_command_of_the_runner(name):
 
 
 def test_a_cell_of_a_table_is_no_formula():
-    cells = [{"target": t, "lr": -1.0, "findings": []} for t in ("=HYPERLINK(1)", "@a", "gpt2")]
+    def cell(target: str, **more: object) -> Record:
+        return Record(position=0, model="gpt2", target=target, seed=0, verdict="ok", **more)
+
+    cells = [cell(target, lr=-1.0) for target in ("=HYPERLINK(1)", "@a", "gpt2")]
     rows = list(csv.DictReader(io.StringIO(to_csv(cells))))
     assert [row["target"] for row in rows] == ["'=HYPERLINK(1)", "'@a", "gpt2"]
     assert {row["lr"] for row in rows} == {"-1.0"}
-    assert to_csv([{"=cmd()": "a", "findings": []}]).startswith("'=cmd(),findings\n")
+    assert "'=cmd()" in to_csv([cell("gpt2", **{"=cmd()": "a"})]).splitlines()[0].split(",")
