@@ -61,8 +61,9 @@ def as_count(
         except ValueError as error:
             from rksp.recipe_files.parse.misread import misread
 
-            said = misread(str(value), "NAME") or f"{error}."
-            raise typer.BadParameter(f"is {one_line(str(value), 60)!r}; {said}") from None
+            how = misread(str(value), "NAME")
+            said = f"is {one_line(str(value), 60)!r}; {error}{': ' + how if how else '.'}"
+            raise typer.BadParameter(said) from None
         if least is not None and number < least:
             raise typer.BadParameter(f"is {number}; it should be {least} or more.")
         if most is not None and number > most:

@@ -10,6 +10,7 @@ import copy
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -248,16 +249,16 @@ class Rows(torch.utils.data.Dataset):
 class Meddle(TrainerCallback):
     """A callback that makes a layer anew."""
 
-    def on_step_begin(self, args, state, control, model=None, **more) -> None:  # type: ignore[no-untyped-def]
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Do it at one step."""
         if state.global_step == LATE:
-            nn.init.normal_(model.model.layers[0].mlp.down_proj.weight, std=0.5)
+            nn.init.normal_(more["model"].model.layers[0].mlp.down_proj.weight, std=0.5)
 
 
 class OwnLoss(Trainer):
     """A Trainer whose loss gains a term late."""
 
-    def compute_loss(self, model, inputs, **more):  # type: ignore[no-untyped-def]
+    def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
         """Return the model's loss and the term."""
         loss = model(**inputs).loss
         if self.state.global_step >= LATE:

@@ -21,8 +21,14 @@ class FoundLevel(Strict):
     level: str
 
 
-class CellNumbers(Finite):
-    """The numbers of a cell; the fields are those of `rksp.documents.answer`."""
+class CellNumbers(Part, Finite):
+    """The numbers of a cell; most fields are those of `rksp.documents.answer`.
+
+    Attributes:
+        probability_failed_low: The lower end of the interval of P(failed).
+        probability_failed_high: The upper end.
+        lever_factor: By how much the lever raises the likely edge.
+    """
 
     probability_failed: float | None = None
     probability_failed_low: float | None = None
@@ -49,7 +55,8 @@ class Record(CellNumbers):
     user gave, each field of its recipe, and each setting of its model (`set.n_layer`).
 
     Attributes:
-        position: Its place in the grid, from 0.
+        position: Its number in the grid, counted from 0.
+        learning_rate: The peak rate of its recipe; None where it has none.
         model: The target with its overrides.
         verdict: The word, or the state of a cell without a result.
         reasons: Why rksp cannot tell.

@@ -120,7 +120,8 @@ def read_override(text: str) -> tuple[str, Axis]:
     if re.fullmatch(r"0,0\d+", value):
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
     if call is None:
-        if "," not in value and (said := misread(value, name)):
+        is_number = re.search(r"\d", value) is not None  # or meant as one
+        if is_number and "," not in value and (said := misread(value, name)):
             how = said.replace("for a range use rksp grid TARGET", "write")
             raise InputError(f"{text!r} is no list of values; {how}")
         if other := re.match(r"([A-Za-z_]+)\([^()]*\)$", value):

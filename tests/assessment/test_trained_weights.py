@@ -204,7 +204,8 @@ def test_a_run_file_that_names_weights_is_fine_tuning(tmp_path, key, model, caps
 
 def test_a_rate_is_not_carried_from_stored_weights(checkpoint, capsys):
     pair = [checkpoint, f"{checkpoint}/config.json"]
-    assert left_with(["score", pair[1], "--tuned", f"{pair[0]}=1e-3", "--evidence", "config"]) == 0
+    command = ["score", pair[1], "--tuned", f"{pair[0]}=1e-3", "--evidence", "config", *SHORT]
+    assert left_with(command) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "is not carried here" in page and TRAINED in page
     assert "the edge moves" not in page

@@ -76,7 +76,8 @@ def test_what_pip_freeze_prints(tmp_path):
     assert found["transformer-engine"] == Release("2.5")
     assert found["trl"] == Release("1.9.0")
     assert found["axolotl"] == found["peft"] == Release(None, is_own=True)
-    assert found["accelerate"] == found["datasets"] == Release(None)
+    assert found["accelerate"] == Release(None, range=">=1.0")
+    assert found["datasets"] == Release(None, range="==4.*")
     assert len(found) == 7
 
 
@@ -92,7 +93,8 @@ def test_lock_files(tmp_path, name, text):
 def test_conda(tmp_path):
     found = read(tmp_path, "environment.yml", CONDA)
     assert found["torch"] == Release("2.5.1") and found["trl"] == Release("0.12.0")
-    assert found["deepspeed"] == found["flash-attn"] == Release(None)
+    assert found["deepspeed"] == Release(None)
+    assert found["flash-attn"] == Release(None, range=">=2.5")
 
 
 def test_the_lines_of_pip_in_a_dockerfile(tmp_path):

@@ -71,7 +71,7 @@ OPTIONS = {
 MOST_SHOWN, MOST = 90, 250  # options of all ten commands, in --help and in --help-all
 
 REPORT_KEYS = (
-    "assumed baseline findings gate kind next_command non_finite not_run own_runs "
+    "assumed baseline carried findings gate kind next_command non_finite not_run own_runs "
     "provenance recipe recipe_origins recipe_places risk_verdict schema_version seeds spread "
     "summary target timings unread verdict"
 )

@@ -44,7 +44,8 @@ def misread(text: str, name: str = "lr") -> str:
         return f"write it as {short(value, 6)}."
     if re.search(r"[${}<>]", text):
         return "put the value itself in the place of the variable."
-    if unit := _UNIT.fullmatch(text):  # one letter may be meant as thousands or millions
+    unit = _UNIT.fullmatch(text)
+    if unit and len(unit[2]) > 1:  # one letter may be meant as thousands or millions
         is_other = _UNLIKE.match(unit[2].lower()) is not None
         return (
             f"give the plain number, not {unit[2]}."
@@ -55,6 +56,8 @@ def misread(text: str, name: str = "lr") -> str:
 
 
 def _worked_out(text: str) -> float | None:
+    if text.lower().startswith("0x"):
+        return None
     try:
         found = literal(ast.parse(text.translate(_SIGNS), mode="eval").body, {})
     except (SyntaxError, ValueError):
