@@ -37,6 +37,7 @@ _EARLY = 100  # steps: at the first value of a later one a model has learned
 _LEARNED = 0.6  # of a guess: no run from random weights is below it by then
 _MOST_POINTS = 400  # of a curve in the document
 _MOST_FINDINGS = 5
+_ROUNDED = 1.01  # a logged rate may be rounded
 _MOST_BESIDE = 40  # files of a folder that may be the run's own
 _MOST_DIFFERENT = 6
 
@@ -208,7 +209,15 @@ def _beside(story: Story) -> Iterator[_Question]:
         for file in sorted(place.iterdir())[:_MOST_BESIDE]:
             with contextlib.suppress(RkspError):
                 if file != story.raw.file and file.is_file() and is_run_file(str(file)):
-                    yield _Question._of_run(Run.read(str(file), {}), str(file))
+                    found = _Question._of_run(Run.read(str(file), {}), str(file))
+                    if _reaches(found.recipe, story):
+                        yield found
+
+
+def _reaches(recipe: Recipe, story: Story) -> bool:
+    """Tell whether a recipe can be a run's: no schedule passes the rate that its file states."""
+    stated, seen = recipe.learning_rate, _peak(story)
+    return stated is None or seen is None or seen <= _ROUNDED * stated
 
 
 def _facts_of(story: Story) -> dict[str, object]:

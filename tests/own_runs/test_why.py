@@ -83,6 +83,17 @@ def test_a_loss_far_below_a_guess_began_with_trained_weights(tmp_path):
     assert "from scratch" in rksp.why(late).rate.recipe_from  # by then any model has learned
 
 
+@pytest.mark.parametrize(("logged", "is_its"), [(2e-4, True), (1e-4, True), (3e-4, False)])
+def test_a_run_file_whose_rate_the_run_passed_is_not_its_recipe(tmp_path, logged, is_its) -> None:
+    lines = [{"loss": 10.8 - n / 50, "learning_rate": logged * n / 100} for n in range(1, 101)]
+    (tmp_path / "train.log").write_text("\n".join(map(str, lines)))
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: gpt2\nlearning_rate: 2e-4\noutput_dir: out\nmax_steps: 100\n"
+        "per_device_train_batch_size: 8\n"
+    )
+    assert (rksp.why(tmp_path / "train.log").rate is not None) == is_its
+
+
 def test_a_run_file_beside_the_log_is_its_recipe(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("\n".join(f"{{'loss': {1.5 + max(0, n - 60) / 5:.3f}}}" for n in range(100)))
