@@ -21,6 +21,7 @@ from rksp.watch.attach.options import Watching
 from rksp.watch.registry import make_monitors
 
 _COPY = "copy of the weights"
+_EARLY = 2  # more steps: the first five look at every gradient
 
 
 class _Timed(Finder):
@@ -43,7 +44,8 @@ def watched_cost(
     """Train a GPT-2 with every monitor at every step, and spread the cost of each over its cadence.
 
     The first step, in which the finder finds the model, is left out; of the others the least
-    counts. In as many more all monitors are off: they give the bare step and the finder's own cost.
+    counts. In as many more, and in two past the looks that only the first steps take, all monitors
+    are off: they give the bare step and the finder's own cost.
 
     Args:
         batch_size: Sequences of a step.
@@ -71,7 +73,7 @@ def watched_cost(
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         spent: list[Counter[str]] = []
         alone: list[tuple[float, float]] = []  # the step without the finder, and the finder
-        for number in range(2 * rounds + 1):
+        for number in range(2 * rounds + 1 + _EARLY):
             if number == rounds + 1:  # the finder by itself
                 session = definite(finder.session)
                 session.watch.silent.update(dict.fromkeys(every, "bench"))

@@ -27,7 +27,6 @@ _UNREACHED = 0.25  # of the numbers in matrices
 _MISSED = 0.02  # of the numbers that got a gradient
 _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
-_CLIPPED = 0.01  # of a gradient that a clip leaves
 _RESTS = 0.5  # of the numbers that have a gradient
 _COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
