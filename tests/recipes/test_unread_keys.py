@@ -99,6 +99,12 @@ def silent(document: Document, keys: list[str]) -> list[str]:
             # the rest follows from it.
             if any(now[n].origin.by_name or n in read.unknown for n in moved):
                 continue
+            if any(new in one.origin.keys and one.origin.by_name for one in read.fields):
+                continue
+            # A model is found by its value, whatever its key; the page names it.
+            named = document.find(key)
+            if named is not None and read.target is not None and named.value == read.target.name:
+                continue
             told = [one for one in read.unread if one.key == new]
             told += set(read.notes) - set(plain.notes)
             told += [one for one in read.unread if one.value]
