@@ -11,7 +11,7 @@ from rksp.ground.flags import flags_of
 from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES
 from rksp.recipe import Recipe
-from rksp.recipe_files.table.by_name import plain, thesaurus
+from rksp.recipe_files.table.spellings import plain, thesaurus
 
 # What trainers count otherwise than rksp does, and how to say it; `{}` is rksp's own option.
 _IN_UNITS = {

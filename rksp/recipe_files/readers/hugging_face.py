@@ -19,6 +19,7 @@ from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table import by_name, convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES, precision_of
+from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import reader_of
 
 _WEIGHTS = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
@@ -153,7 +154,7 @@ def objective(draft: Draft) -> None:
     """Set the objective from the stage, or from all that stands in the file and in its command."""
     for key in ("objective", "stage", "rlhf_type"):  # the first is a script's
         convert.stated_objective(draft, key)
-    by_name.objective(draft)
+    set_objective(draft)
 
 
 def _peft_config(draft: Draft) -> None:

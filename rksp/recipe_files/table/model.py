@@ -1,0 +1,220 @@
+"""The model of a run: a name that the table of models, a type or a file resolves, or sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rksp.ground.model import definite
+from rksp.models.names import is_hub_id, is_type, published, published_like
+from rksp.recipe import PREFERENCES, REINFORCED
+from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
+from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
+from rksp.recipe_files.table.reader import foreign_format
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
+
+_BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
+_OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
+_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
+_OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
+_HEAD_WIDTH = 64  # of models that do not say how many heads they have
+
+
+def model(draft: Draft, names: Names | None = None) -> None:
+    """Set the model: a name of weights that resolves, sizes, a type, or the tokenizer's model."""
+    names = names or Names(draft.document)
+    foreign = foreign_format(draft.document)
+    if foreign is not None and foreign[2] == "typed":
+        draft.no_target(f"it is {foreign[0]}, which builds its own model; name a TARGET.")
+        return
+    said = names.find(spelt("model", "names"))
+    named = [one for one in said if isinstance(one.value, str)]
+    is_scratch = any(is_on(one.value) for one in names.find(spelt("model", "scratch"))) or any(
+        one.value is False for one in names.find(spelt("model", "stored"))
+    )
+    weights = next((one for one in named if _resolves(draft, one.value)), None)
+    if weights is None and not any(_is_open(one.value) for one in said):
+        others = (one for one in names.strings() if _known(one.value))
+        weights = next(others, None)
+    if weights is not None:
+        _weights(draft, weights, is_scratch)
+        _resized(draft, weights)
+        return
+    if _literal(draft, draft.document.data, ""):
+        return
+    types = [*named, *names.find(spelt("model", "type"))]
+    has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
+    for one in types:
+        if isinstance(one.value, str) and is_type(one.value) and not has_path:
+            draft.look(one.key)
+            if own := _sizes_beside(draft, one.key):
+                draft.no_target(f"its {one.value} has its own sizes, such as {own}; name a TARGET.")
+                return
+            draft.describe(one.value, {})
+            return
+    hub = next((one for one in named if is_hub_id(one.value)), None)
+    if hub is not None and hub.value.count("/") == 1 and hub.value[0].isalnum():
+        _weights(draft, hub, is_scratch)  # the Hub's, though not in the table
+        return
+    last = [o for o in names.find(spelt("model", "last")) if isinstance(o.value, str)]
+    guess = next((one for one in last if _resolves(draft, one.value)), None)
+    if guess is not None:
+        draft.look(guess.key)
+        draft.describe(guess.value, {}, f"The model is that of {guess.key}; no other is named.")
+        return
+    hub = next((one for one in named if "/" in one.value), None)
+    if hub is not None:
+        _weights(draft, hub, is_scratch)
+    elif draft.lacks_target:
+        draft.no_target("no setting names a model that rksp knows, or gives its sizes.")
+
+
+def _sizes_beside(draft: Draft, key: str) -> str:
+    """Return a setting below the section of a model's type that gives a size; mostly empty."""
+    home = key.rpartition(".")[0]
+    spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
+    spellings.add("variant")
+    return next(
+        (one for one in draft.document.leaves()
+         if home and one.startswith(f"{home}.")
+         and plain(one.rpartition(".")[2]).rstrip("s") in {word.rstrip("s") for word in spellings}),
+        "",
+    )  # fmt: skip
+
+
+def _resized(draft: Draft, named: Found) -> None:
+    """Set a published model with other sizes, where its section has some: no weights fit them."""
+    row, home = shape_published(named.value), named.key.rpartition(".")[0]
+    if row is None or not home:
+        return
+    kind, settings = row
+    own = {
+        setting: found.value
+        for setting in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        if (found := draft.document.find(f"{home}.{setting}")) is not None
+        and found.value != settings.get(setting, found.value)
+    }
+    if own:
+        draft.look(*(f"{home}.{setting}" for setting in own))
+        draft.names_weights = False
+        draft.describe(kind, {**settings, **own}, f"{named.value} with other sizes has no weights.")
+
+
+def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
+    draft.look(found.key)
+    shape = shape_published(found.value) if is_scratch else None
+    shape = shape or (None if _known(found.value) else shape_of(found.value))
+    if shape is not None:  # a trainer's own name of an architecture, not of weights
+        draft.describe(*shape)
+        return
+    draft.names_weights = not is_scratch
+    is_id = is_hub_id(found.value) or _known(found.value)
+    draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
+
+
+def _is_open(value: Any) -> bool:
+    """Tell whether a value is not known, or a path that begins with what is not known."""
+    return (
+        isinstance(value, Unresolved) or str(value).startswith(("/…", "./…")) or "${" in str(value)
+    )
+
+
+def _known(name: str) -> bool:
+    return published(name) is not None or published_like(name) is not None
+
+
+def _resolves(draft: Draft, name: str) -> bool:
+    if not name or "\n" in name or "$" in name or len(name) > 300:
+        return False
+    if _known(name) or (shape_of(name) is not None):
+        return True
+    there = beside(draft.document.path, f"{name}/config.json")
+    return there is not None
+
+
+def _literal(draft: Draft, data: Any, prefix: str) -> bool:
+    """Set the model from sizes that stand in one section, the sections of a model first."""
+    if not isinstance(data, Mapping):
+        return False
+    inner = sorted(data.items(), key=lambda pair: "model" not in plain(str(pair[0])))
+    elsewhere = spelt("elsewhere")
+    for name, value in inner:
+        is_own = plain(str(name)) not in elsewhere
+        if is_own and _literal(draft, value, f"{prefix}{name}."):
+            return True
+    return _sized(draft, data, prefix)
+
+
+def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
+    known = {plain(str(name)): name for name in data}
+    sizes: dict[str, int] = {}
+    used: dict[str, str] = {}
+    for setting, spellings in thesaurus()["shape"].items():
+        for spelling in spellings.split() if setting != "foreign" else ():
+            found = draft.document.find(f"{prefix}{known[spelling]}") if spelling in known else None
+            amount = None if found is None else number(found.value)
+            if amount is not None and amount >= 1 and setting not in sizes:
+                sizes[setting], used[setting] = int(amount), spelling
+                draft.look(definite(found).key)
+    needed = {"hidden_size", "num_hidden_layers"}
+    if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
+        needed.add("num_attention_heads")
+    if not needed <= sizes.keys():
+        return False
+    foreign = [one for one in spelt("shape", "foreign") if one in known and data[known[one]]]
+    foreign += [one for one in known if _BLOCKS.search(one) and is_on(data[known[one]])]
+    draft.seen.add(f"{prefix}_call")
+    call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
+    if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
+        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        return True
+    if foreign or "layer" in known:
+        what = (foreign or ["layer"])[0]
+        draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
+        return True
+    folders = [one.name.lower() for one in folders_above(draft.document.path.resolve())]
+    if other := next(filter(_OTHER_NET.search, folders), None):
+        draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
+        return True
+    is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
+    said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
+    classes = data[known["architectures"]] if "architectures" in known else ()
+    words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
+    kind = next((one for one in words if one and is_type(one)), "")
+    is_other = draft.value("objective") not in _OF_DECODERS or (
+        said and not _GENERIC.search(str(said).lower())
+    )
+    if not kind and is_other:
+        of = f"is {said!s:.40}, which rksp does not know" if said else "is not said"
+        draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
+        return True
+    kind = kind or ("gpt2" if is_gpt2 else "llama")
+    heads = sizes.setdefault("num_attention_heads", max(1, sizes["hidden_size"] // _HEAD_WIDTH))
+    if kind == "gpt2":
+        sizes.pop("num_key_value_heads", None)
+        draft.describe(kind, convert.as_gpt2(sizes))
+        return True
+    if kind == "llama":
+        sizes.setdefault("num_key_value_heads", heads)
+    draft.describe(
+        kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
+    )
+    return True
+
+
+def foreign_blocks(document: Document, asked: set[str]) -> str:
+    """Return a setting of blocks that no reader asked for, where a model stands in its section."""
+    for key in document.leaves():
+        home, _, name = key.rpartition(".")
+        if plain(home) != "model" or key in asked:
+            continue
+        is_foreign = plain(name) in spelt("shape", "foreign") or _BLOCKS.search(plain(name))
+        found = document.find(key) if is_foreign else None
+        if found is not None and is_on(found.value):
+            return key
+    return ""

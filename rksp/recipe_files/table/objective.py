@@ -1,0 +1,123 @@
+"""What a run is trained for, by all that its file shows of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.python_loop import NAMES
+from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
+
+_OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
+_SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
+
+
+def set_objective(draft: Draft, names: Names | None = None) -> None:
+    """Set the objective that all signs together allow; if there is none, it is unknown.
+
+    A reader's objective stays, but for one of plain text, which signs of another contradict. What
+    the run calls itself chooses among what the signs allow, and is no sign. Weak signs alone need
+    that.
+    """
+    allowed: list[str] = []
+    first: Found | None = None
+    is_guess = True
+    names = names or Names(draft.document)
+    if draft.knows("objective"):
+        if draft.value("objective") != "lm":
+            return
+        first, allowed, is_guess = Found(key="", value="lm"), list(_SUPERVISED), False
+    for found, means, is_weak in sorted(_signs(draft.document, names), key=lambda sign: sign[2]):
+        if not is_weak:
+            draft.seen.add(found.key)
+        both = [one for one in allowed if one in means] if first is not None else means
+        if is_weak and not both:
+            continue
+        if first is not None and not both:
+            said = (
+                f"{_words_of(first)} speaks for {allowed[0]}, and {_words_of(found)} for {means[0]}"
+            )
+            draft.unknown("objective", found, said)
+            return
+        first, allowed, is_guess = first or found, both, is_guess and is_weak
+    if first is None or not allowed or allowed[0] == draft.value("objective"):
+        _doubt(draft, names)
+        return
+    called = {word for one in names.find(spelt("objective", "called")) for word in _parts(one)}
+    chosen = [one for one in allowed if one in called]
+    if len(chosen) != 1 and is_guess:
+        said = f"{_words_of(first)} may speak for {' or '.join(allowed)}"
+        draft.unknown("objective", first, said)
+        return
+    meant = chosen[0] if len(chosen) == 1 else allowed[0]
+    draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
+
+
+def _doubt(draft: Draft, names: Names) -> None:
+    """Leave the objective unknown where the run's own name alone speaks for another than text."""
+    against, text = set(spelt("objective", "against")), set(spelt("objective", "for"))
+    for one in names.find(spelt("objective", "called")):
+        found = against.intersection(parts := _parts(one))
+        if found and text.isdisjoint(parts):
+            said = f"{_words_of(one)} says {min(found)}, and nothing else in the file does"
+            draft.unknown("objective", one, said)
+            return
+
+
+def _parts(found: Found) -> list[str]:
+    return re.split(r"[^a-z]+", str(found.value).lower())
+
+
+def _words_of(found: Found | None) -> str:
+    return "" if found is None else f"{found.key} {found.value!s:.40}".strip()
+
+
+def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str], bool]]:
+    """Yield what shows the objective, the objectives that it allows, and whether it is weak."""
+    said = thesaurus()["objective"]
+    program = plain(document.program)
+    named = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
+    for meaning, listed in said["words"].items():
+        if set(named) & set(listed.split()):
+            yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
+            break
+    script = plain(str(document.data.get(NAMES, "")))
+    for meaning, listed in said["functions"].items():
+        found_word = next(
+            (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
+        )
+        if found_word is not None:
+            yield Found(key=NAMES, value=found_word), meaning.split(), False
+    rolled = set(spelt("objective", "rolled"))
+    for key in document.stated().leaves():
+        one = document.find(key)
+        if one is not None and not rolled.isdisjoint(re.split(r"[_.]", plain(key))):
+            yield one, ["grpo", "ppo"], not is_on(one.value)
+            break
+    for sign in said["signs"]:
+        for found in names.find(sign["names"].split(), anywhere=True):
+            is_default = found.key in document.defaults
+            if isinstance(found.value, Unresolved) or not is_on(found.value) or is_default:
+                continue
+            means = _meaning(sign, found.value)
+            if means and _OPTIMIZERS.search(found.key.lower().rpartition(".")[0]) is None:
+                yield found, means, sign.get("weak", False)
+                break
+
+
+def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
+    """Return the objectives that a sign with this value allows."""
+    if "words" in sign:
+        word = str(value).lower().rpartition(".")[2].replace("-", "_")
+        listed = thesaurus()["objective"]["words"].items()
+        return next((m.split() for m, known in listed if word in known.split()), [])
+    least, most, amount = sign.get("least"), sign.get("most"), number(value)
+    is_within = (least is None or (amount or 0) >= least) and (
+        most is None or (amount is not None and amount <= most)
+    )
+    allowed: list[str] = sign["allows"].split() if is_within else []
+    return allowed

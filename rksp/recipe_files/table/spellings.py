@@ -1,0 +1,116 @@
+"""The spellings of a run file's settings, and what a document has under them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from rksp.ground.tables import packaged_toml
+from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.values import Unresolved, read_number
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
+_MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
+_NO_MODEL = re.compile(
+    r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
+)
+_PASSED = re.compile(r"^[A-Za-z_][\w.\[\]'\"]*$")  # the name of what stands elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    """A setting: its dotted key, and the parts of it that tell its meaning."""
+
+    key: str
+    parts: tuple[str, ...]
+    is_foremost: bool
+    is_elsewhere: bool
+
+
+def thesaurus() -> dict[str, Any]:
+    """Return the table: field → unit → spellings; blanks separate spellings."""
+    return packaged_toml("rksp.recipe_files", "thesaurus.toml")
+
+
+@cache
+def spelt(*path: str) -> tuple[str, ...]:
+    """Return the spellings in a part of the table, such as `learning_rate`, `rate`."""
+    found: Any = thesaurus()
+    for part in path:
+        found = found[part]
+    return tuple(found.split())
+
+
+def plain(name: str) -> str:
+    """Return a key in small letters with underscores: `learningRate` and `learning-rate` too."""
+    return _HUMP.sub("_", name).lower().replace("-", "_")
+
+
+class Names:
+    """The settings of a document by the meaning of their keys."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        elsewhere, foremost = set(spelt("elsewhere")), set(spelt("foremost"))
+        between = set(spelt("between"))
+        self._by_last: dict[str, list[_Leaf]] = {}
+        for key in document.leaves():
+            parts = [part for part in map(plain, key.split(".")) if part.strip("()")]
+            parts = [*(part for part in parts[:-1] if part not in between), *parts[-1:]]
+            if not parts:
+                continue
+            leaf = _Leaf(
+                key=key,
+                parts=tuple(parts),
+                is_foremost=bool(foremost.intersection(parts[:-1])),
+                is_elsewhere=bool(elsewhere.intersection(parts[:-1])),
+            )
+            self._by_last.setdefault(parts[-1], []).append(leaf)
+
+    def find(self, spellings: Iterable[str], *, anywhere: bool = False) -> list[Found]:
+        """Return what stands under these spellings, the best first, references followed.
+
+        What is switched off, or left to the trainer, does not stand there, nor, unless `anywhere`
+        counts, what belongs to another model or to evaluation.
+        """
+        found: list[tuple[tuple[bool, bool, int, int], Found]] = []
+        for place, spelling in enumerate(spellings):
+            *home, last = spelling.split(".")
+            for leaf in self._by_last.get(last, ()):
+                above = leaf.parts[:-1]
+                if home and list(above[-len(home) :]) != home:
+                    continue
+                if leaf.is_elsewhere and not (anywhere and home):
+                    continue
+                one = self.document.find(leaf.key)
+                if one is not None:
+                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def strings(self) -> Iterator[Found]:
+        """Yield all settings that are words and may name the model."""
+        for leaves in self._by_last.values():
+            for leaf in (one for one in leaves if not one.is_elsewhere):
+                one = self.document.find(leaf.key)
+                key = leaf.key.lower()
+                may_name = _MODEL.search(key) is not None and _NO_MODEL.search(key) is None
+                if one is not None and isinstance(one.value, str) and may_name:
+                    yield one
+
+
+def number(value: Any) -> float | None:
+    """Return the number that a value is, or is written as; None if it is none."""
+    if isinstance(value, str):
+        value = read_number(value)
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_one else None
+
+
+def is_on(value: Any) -> bool:
+    """Tell whether a value switches something on, or names it."""
+    return value is True or str(value).lower() not in _NOT_OFF
