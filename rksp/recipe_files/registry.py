@@ -38,10 +38,11 @@ from rksp.recipe_files.readers import (
     reinforcement,
     scripts,
 )
-from rksp.recipe_files.said.origin import RecipeFile
+from rksp.recipe_files.said.origin import DECISIVE, RecipeFile
 from rksp.recipe_files.table import by_name
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
+from rksp.recipe_files.table.spellings import misspelt
 
 # Tables of `keys.toml` and the module of their functions. The first whose marks match reads; the
 # most particular marks come first.
@@ -163,8 +164,8 @@ def read_document(
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
             found = Found(key=one.key, value="", line=one.line)
-            field = "" if one.value or one.why else by_name.misspelt(one.key)
-            if field and not draft.is_read(field):
+            field = "" if one.value or one.why else misspelt(one.key)
+            if field in DECISIVE and not draft.is_read(field):
                 draft.unknown(field, found, f"{one.key} is not read, and may mean it")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")

@@ -12,7 +12,7 @@ from rksp.ground.errors import InputError
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.registry import read_recipe_file
-from rksp.recipe_files.table.by_name import misspelt
+from rksp.recipe_files.table.spellings import misspelt
 
 BASE = "model_name_or_path: gpt2\noutput_dir: o\nmax_steps: 90\nper_device_train_batch_size: 32\n"
 TRAIN = "python run_clm.py --model_name_or_path gpt2 --learning_rate $LR --max_steps 9 --bf16\n"

@@ -8,9 +8,7 @@ name that the table of models, a type or a file resolves, or sizes that stand in
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -19,16 +17,23 @@ from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import OPTIMIZERS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
-from rksp.recipe_files.said.origin import DECISIVE
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
+from rksp.recipe_files.table.spellings import (
+    PREFERRED,
+    REWARDED,
+    Names,
+    is_on,
+    number,
+    plain,
+    spelt,
+    thesaurus,
+)
 
 _LORA_WORDS = re.compile(r"lora|dora")
-_SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
@@ -118,32 +123,8 @@ def _held(draft: Draft, names: Names) -> None:
 
 
 def _holding(draft: Draft) -> tuple[str, ...]:
-    kinds = ((PREFERENCES, _PREFERRED), (REINFORCED, _REWARDED))
+    kinds = ((PREFERENCES, PREFERRED), (REINFORCED, REWARDED))
     return next((fields for of, fields in kinds if draft.value("objective") in of), ())
-
-
-_PREFERRED = ("preference_beta",)
-_REWARDED = ("kl_coefficient", "generations", "clip_range")
-_ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
-_OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
-
-
-def misspelt(key: str) -> str:
-    """Return the field without which there is no answer that a key nearly names; mostly empty.
-
-    Two letters may be wrong, one in a short name, and letters may look like others or not be seen.
-    """
-    name = unicodedata.normalize("NFKC", key.rstrip(".").rpartition(".")[2])
-    seen = "".join(c for c in name if unicodedata.category(c) != "Cf").lower().translate(_ALIKE)
-    seen = plain(seen)
-    for field in DECISIVE:
-        units = thesaurus()[field] if field != "objective" else {}
-        for spelling in " ".join(units.values()).split():
-            if spelling == seen:
-                return "" if plain(key).rpartition(".")[2] == seen else field
-            if "." not in spelling and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
-                return field
-    return ""
 
 
 def differs(draft: Draft, key: str) -> bool:
@@ -153,18 +134,6 @@ def differs(draft: Draft, key: str) -> bool:
     if other is None or home not in places or plain(name) not in spelt("learning_rate", "rate"):
         return False
     return number(other.value) not in (None, draft.value("learning_rate"))
-
-
-def _is_near(name: str, spelling: str) -> bool:
-    most = 2 if len(spelling) > _SHORT else 1
-    is_as_long = name.count("_") == spelling.count("_")  # else it says more, or less
-    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1] or not is_as_long:
-        return False
-    if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
-        return False
-    parts = difflib.SequenceMatcher(None, name, spelling, autojunk=False).get_opcodes()
-    edits = sum(max(b - a, d - c) for tag, a, b, c, d in parts if tag != "equal")
-    return edits <= most
 
 
 def gives_rate(document: Document) -> bool:

@@ -18,6 +18,7 @@ from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.spellings import misspelt
 
 NOTHING = object()
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
@@ -300,7 +301,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and (is_known or (_is_idle(plain) and not _is_like_a_field(plain))):
+        if not nearest and (is_known or (_is_idle(plain) and not misspelt(key))):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -350,24 +351,6 @@ def _is_idle(key: str) -> bool:
     return not words.isdisjoint(_trainers()["every"]["words"].split())
 
 
-@cache
-def _is_like_a_field(key: str) -> bool:
-    """Tell whether a key is a field of a run on rewards or preferences but for its last letter."""
-    table = packaged_toml("rksp.recipe_files", "thesaurus.toml")
-    words = " ".join(text for name in _BY_NAME_ALONE for text in table[name].values()).split()
-    name, last_two = key.rpartition(".")[2], ".".join(key.split(".")[-2:])
-    for word in words:
-        own = last_two if "." in word else name
-        longer, shorter = sorted((own, word), key=len, reverse=True)
-        if len(word) > 4 and len(longer) == len(shorter) + 1 and longer.startswith(shorter):
-            return True
-        if "." in word and name == word.rpartition(".")[2] and own != word and len(name) > 4:
-            return True
-    return False
-
-
-# Fields that most readers leave to their names, so that no row of theirs tells a misspelling.
-_BY_NAME_ALONE = ("preference_beta", "kl_coefficient", "generations", "clip_range")
 _SINGULAR = re.compile(r"(?<=\w{3})s$")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +13,11 @@ from typing import Any
 from rksp.ground.tables import packaged_toml
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.said.origin import DECISIVE
 
+# Fields that hold a run on preferences or rewards.
+PREFERRED = ("preference_beta",)
+REWARDED = ("kl_coefficient", "generations", "clip_range")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
 _MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
@@ -19,6 +25,9 @@ _NO_MODEL = re.compile(
     r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
 )
 _PASSED = re.compile(r"^[A-Za-z_][\w.\[\]'\"]*$")  # the name of what stands elsewhere
+_SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
+_ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
+_OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +123,48 @@ def number(value: Any) -> float | None:
 def is_on(value: Any) -> bool:
     """Tell whether a value switches something on, or names it."""
     return value is True or str(value).lower() not in _NOT_OFF
+
+
+def misspelt(key: str) -> str:
+    """Return the field that a key nearly names; mostly empty.
+
+    It is one without which there is no answer, or one that holds a run on preferences or rewards.
+    Two letters may be wrong, one in a short name, and letters may look like others or not be seen.
+    """
+    parts = [*map(_as_seen, key.rstrip(".").split("."))]
+    written = [*map(plain, key.split("."))]
+    near = ""
+    for field, spelling in _spelt_fields():
+        size = spelling.count(".") + 1
+        seen = ".".join(parts[-size:])
+        if spelling == seen:
+            return "" if written[-size:] == parts[-size:] else field
+        is_told = size == 1 or field not in DECISIVE  # sections have many names
+        if is_told and not near and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
+            near = field
+    return near
+
+
+@cache
+def _spelt_fields() -> tuple[tuple[str, str], ...]:
+    units = {name: thesaurus()[name] for name in (*DECISIVE, *PREFERRED, *REWARDED)}
+    del units["objective"]  # a table of another kind
+    return tuple((n, one) for n, of in units.items() for one in " ".join(of.values()).split())
+
+
+def _as_seen(name: str) -> str:
+    whole = unicodedata.normalize("NFKC", name)
+    shown = "".join(c for c in whole if unicodedata.category(c) != "Cf").lower()
+    return plain(shown.translate(_ALIKE))
+
+
+def _is_near(name: str, spelling: str) -> bool:
+    most = 2 if len(spelling) > _SHORT else 1
+    is_as_long = name.count("_") == spelling.count("_")  # else it says more, or less
+    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1] or not is_as_long:
+        return False
+    if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
+        return False
+    parts = difflib.SequenceMatcher(None, name, spelling, autojunk=False).get_opcodes()
+    edits = sum(max(b - a, d - c) for tag, a, b, c, d in parts if tag != "equal")
+    return edits <= most
