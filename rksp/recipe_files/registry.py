@@ -25,7 +25,7 @@ from rksp.recipe_files.parse.document import (
 )
 from rksp.recipe_files.parse.following import composed, launched, with_defaults
 from rksp.recipe_files.parse.python_loop import OPTIONS
-from rksp.recipe_files.parse.shell import FURTHER
+from rksp.recipe_files.parse.shell_command import FURTHER
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,

@@ -20,7 +20,7 @@ from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, mentioned
 from rksp.recipe_files.parse.python_script import names_of
-from rksp.recipe_files.parse.shell import CHOICE
+from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.values import Unresolved
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
@@ -62,9 +62,8 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
         groups = [_chosen(one, choices) for one in listed] if isinstance(listed, list) else []
         read: list[str] = []
         whole = _whole(file, {**base.data, "defaults": groups}, read, [], 0)
-        own = {k: v for k, v in document.data.items() if k not in _OF_LAUNCH}
-        if document.syntax == "python":
-            own = {}
+        is_command = document.syntax == "shell"
+        own = {k: v for k, v in document.data.items() if is_command and k not in _OF_LAUNCH}
         data = _merged(whole, _without_choices(own, whole))
         lines = {k: line for k, line in document.lines.items() if document.find(k) is not None}
         note = f"Composed with {', '.join([file.name, *read])}, which {script.name} names."

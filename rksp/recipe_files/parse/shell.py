@@ -10,154 +10,21 @@ import ast
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import NamedTuple
 
-from rksp.ground.budgets import DEPTH
 from rksp.recipe_files.parse.python_values import literal
-from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of, weight
+from rksp.recipe_files.parse.shell_words import (
+    ASSIGNMENT,
+    ELSEWHERE,
+    Word,
+    WordReader,
+    balanced,
+    is_end,
+    is_flag,
+)
+from rksp.recipe_files.parse.values import Unresolved
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word, its line, and a mark if quotes keep it whole."""
-
-    text: str
-    line: int
-    whole: bool = False
-
-
-class _Reader:
-    """One pass over a script, character by character."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.line = text, 0, 1
-        self.words: list[Word] = []  # of the current statement
-        self.pieces: list[str] = []  # of the current word
-        self.start, self.in_word, self.is_whole, self.in_array = 1, False, False, False
-        self.subshells = 0  # that are open
-        self.ended_by = ""  # what stands after the last statement: a line's end, ;, |, && or ||
-
-    def statements(self) -> Iterator[list[Word]]:
-        """Yield statements as lists of words; array elements are between `NAME=(` and `)`."""
-        while self.at < len(self.text):
-            if not self.in_word:
-                self.start = self.line
-            if not self._read_group():
-                done = self._read_character()
-                if done:
-                    yield done
-        self._end_word()
-        if self.words:
-            yield self.words
-
-    def _read_group(self) -> bool:
-        """Read an escape, a quotation, an expansion or a comment; return False without one."""
-        text, at = self.text, self.at
-        c = text[at]
-        if c == "\\" and at + 1 < len(text):
-            self.at += 2
-            if text[at + 1] == "\n":
-                self.line += 1
-                self._end_word()
-            else:
-                self._add(text[at + 1])
-        elif text.startswith("$'", at):
-            end = _closing(text, at + 1, "'", escape="'")
-            self.is_whole = self.is_whole or not self.in_word
-            self._add_through(re.sub(r"\\(.)", r"\1", text[at + 2 : end], flags=re.S), end)
-        elif c in "'\"":
-            end = _closing(text, at, c)
-            inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
-            self.is_whole = self.is_whole or not self.in_word or self._is_assignment()
-            self._add_through(inside, end)
-        elif c == "`" or (c == "$" and text.startswith(("$(", "${"), at)):
-            end = _closing(text, at, c) if c == "`" else _balanced(text, at + 1)
-            self._add_through(text[at : end + 1], end)
-        elif text.startswith("((", at) and not self.in_word and not self.words:
-            end = _balanced(text, at)
-            self._add_through(text[at : end + 1], end)
-        elif c == "#" and not self.in_word:
-            end = text.find("\n", at)
-            self.at = len(text) if end < 0 else end
-        else:
-            return False
-        return True
-
-    def _read_character(self) -> list[Word]:
-        c, done = self.text[self.at], []
-        if c == "(" and self._is_assignment():
-            self.pieces.append(c)
-            self._end_word()
-            self.in_array = True
-        elif c == ")" and self.in_array:
-            self._end_word()
-            self.words.append(Word(")", self.line))
-            self.in_array = False
-        elif c == "(" and not self.in_word and not self.words:
-            self.words.append(Word(c, self.line))
-            self.subshells += 1
-        elif c == ")" and self.subshells:
-            self._end_word()
-            done, self.words, self.ended_by = self.words, [Word(c, self.line)], ";"
-            self.subshells -= 1
-        elif c in " \t\r" or (c == "\n" and self.in_array):
-            self._end_word()
-        elif c in "\n;|" or self.text.startswith("&&", self.at):
-            self._end_word()
-            done, self.words = self.words, []
-            if done:
-                self.ended_by = c * (1 + self.text.startswith(c * 2, self.at)) if c in "|&" else c
-            self.at += self.text.startswith("&&", self.at)
-        else:
-            self._add(c)
-        self.line += c == "\n"
-        self.at += 1
-        return done
-
-    def _add(self, piece: str) -> None:
-        self.pieces.append(piece)
-        self.in_word = True
-
-    def _add_through(self, piece: str, end: int) -> None:
-        """Add a piece that the script spells out up to and including the index `end`."""
-        self._add(piece)
-        self.line += self.text.count("\n", self.at, end)
-        self.at = end + 1
-
-    def _end_word(self) -> None:
-        if self.in_word:
-            self.words.append(Word("".join(self.pieces), self.start, self.is_whole))
-        self.pieces.clear()
-        self.in_word, self.is_whole = False, False
-
-    def _is_assignment(self) -> bool:
-        return len(self.pieces) < 256 and _ASSIGNMENT.fullmatch("".join(self.pieces)) is not None
-
-
-def _closing(text: str, i: int, quote: str, escape: str = '"') -> int:
-    j = i + 1
-    while j < len(text) and text[j] != quote:
-        j += 2 if text[j] == "\\" and quote == escape else 1
-    return min(j, len(text) - 1)
-
-
-def _balanced(text: str, i: int) -> int:
-    """Return the index of the bracket that closes the one at `i`, or the last index."""
-    pairs = {"(": ")", "{": "}"}
-    close, depth, j = pairs[text[i]], 0, i
-    while j < len(text):
-        depth += (text[j] == text[i]) - (text[j] == close)
-        if depth == 0:
-            return j
-        j += 1
-    return len(text) - 1
-
-
-CHOICE = "()"  # key of the choice of a group that has settings of its own beside it
 _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
@@ -165,44 +32,9 @@ _VARIABLE = re.compile(
     r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
-_ELSEWHERE = "\0"  # stands in a word where something is not known
-_BELOW = re.compile(rf"{_ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _OPENS = {"if", "for", "while", "until", "case", "select"}
 _CLOSES = {"fi", "done", "esac"}
 _KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "{", "}", "(", ")"}
-_PROGRAM = re.compile(
-    r"(?:^|/)([\w.-]+\.py)$|(?:^|/)(train_gpt2\w*|fairseq-(?:hydra-)?train|train_gpt\w*cu)$"
-)
-_TOOLS = re.compile(
-    r"(?:^|/)(swift|llamafactory-cli|litgpt|tune|trl|axolotl|xtuner|composer|opt-baselines)$"
-)
-_MODULE = ("-m", "--module")
-_QUEUES = ("mason.py",)  # the trainer comes later on the line
-_PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
-
-
-class CommandLine(NamedTuple):
-    """The settings of the command that starts the trainer.
-
-    Attributes:
-        program: Name of the script or tool, with its subcommand: `pretrain_gpt.py`, `swift sft`.
-        data: Flag, dashes replaced by underscores → value; `key=value` words are nested by dots.
-        lines: The same keys → line.
-        launcher: Flags before the program: torchrun's, mpirun's.
-        file: The first configuration file that is named after the program; empty without one.
-        written: Name of a file that the script writes → its text, after as many lines as stand
-            above it in the script; `-` is what it gives Python to run, `-.sh` another shell.
-    """
-
-    program: str
-    data: Mapping[str, object]
-    lines: Mapping[str, int]
-    launcher: Mapping[str, object]
-    file: str = ""
-    written: Mapping[str, str] = {}
-
-
-_FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 
 
@@ -221,7 +53,7 @@ class _Variables(ChainMap[str, list[Word]]):
         """Make variables unknown; without names all of them, which another file may set."""
         self.is_open = self.is_open or not names
         for name in names or tuple(self):
-            self[name] = [Word(_ELSEWHERE, line)]
+            self[name] = [Word(ELSEWHERE, line)]
 
     def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
         """Set a variable, or add to it; what grows beyond any script is not known."""
@@ -247,8 +79,6 @@ _ENVIRONMENT = re.compile(
 _SET_BY_SUM = re.compile(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^]=]*\]\+?=")
 _CALLS = 200  # of functions, in all
-_RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
-FURTHER = "further settings"  # key of those that a command takes from a place that is not read
 
 
 def read_shell(text: str) -> CommandLine:
@@ -257,7 +87,7 @@ def read_shell(text: str) -> CommandLine:
     A number that another command gives otherwise, where both give a learning rate, is not known.
     """
     text, documents = _without_documents(text)
-    reader = _Reader(text)
+    reader = WordReader(text)
     statements = [(words, reader.ended_by) for words in reader.statements()]
     script = _Script(documents)
     script.run(statements)
@@ -266,20 +96,20 @@ def read_shell(text: str) -> CommandLine:
             script.call(name)
     if not script.commands:
         return CommandLine(program="", data={}, lines={}, launcher={}, written=script.written)
-    best = max(script.commands, key=_weight)
+    best = max(script.commands, key=weight)
     return _agreed(best, script.commands)._replace(written=script.written)
 
 
 def _agreed(best: CommandLine, commands: Sequence[CommandLine]) -> CommandLine:
     """Return a command without the numbers in which another one that trains differs."""
-    rates = {key for key in best.data if _RATE.search(key)}
+    rates = {key for key in best.data if RATE.search(key)}
     if not rates:
         return best
     data = dict(best.data)
     for other in commands:
-        if not any(_RATE.search(key) for key in other.data):
+        if not any(RATE.search(key) for key in other.data):
             continue
-        theirs = [value for key, value in other.data.items() if _RATE.search(key)]
+        theirs = [value for key, value in other.data.items() if RATE.search(key)]
         for key, value in best.data.items():
             same = (
                 theirs[0] if key in rates and key not in other.data else other.data.get(key, value)
@@ -334,7 +164,7 @@ class _Script:
                 ):
                     dead = dead or depth
                 if first in ("for", "select") and words:
-                    self.variables[words[0].text] = [Word(_ELSEWHERE, words[0].line)]
+                    self.variables[words[0].text] = [Word(ELSEWHERE, words[0].line)]
                 if first == "case":
                     words = words[2:] if words[1:] and words[1].text == "in" else []
                 elif first in _OPENS - {"if"}:
@@ -344,7 +174,7 @@ class _Script:
             if not words or dead or is_skipped:
                 is_skipped = is_skipped and ended_by in ("&&", "|")
                 continue
-            is_sure = words[0].text in _SURE or _ASSIGNMENT.match(words[0].text) is not None
+            is_sure = words[0].text in _SURE or ASSIGNMENT.match(words[0].text) is not None
             said = words[0].text if len(words) == 1 else ""
             is_piped = is_piped or ended_by == "|"
             if is_piped:  # what it sets ends with it
@@ -374,13 +204,13 @@ class _Script:
         if words[0].text == "local":
             for word in words[1:]:
                 name, _, _ = word.text.partition("=")
-                self._outer.setdefault(name, variables.get(name, [Word(_ELSEWHERE, word.line)]))
+                self._outer.setdefault(name, variables.get(name, [Word(ELSEWHERE, word.line)]))
         line = words[0].line
         words, own = _assign(words, variables, is_conditional=is_conditional)
         _keep_document(words, self._documents, variables, self.written)
         first = words[0].text if words else ""
         if first in ("exit", "exec") and not is_conditional:
-            self._has_ended = first == "exit" or any(not _is_end(word) for word in words[1:])
+            self._has_ended = first == "exit" or any(not is_end(word) for word in words[1:])
             words = words[1:] if first == "exec" else []
         if first in ("source", "."):
             if len(words) > 1 and not _ENVIRONMENT.search(words[1].text):
@@ -398,8 +228,8 @@ class _Script:
             return
         if first in ("bash", "sh"):  # it sees what stands before it
             variables.maps.insert(0, own)
-        found = _command(_expand(words, variables))
-        if _weight(found) > (0, False):
+        found = command_of(_expand(words, variables))
+        if weight(found) > (0, False):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
         if first in ("bash", "sh"):
@@ -491,7 +321,7 @@ def _keep_document(
         return
     is_filled, above, text = documents[words[at].line]
     if is_filled:
-        text = _filled(text, variables).replace(_ELSEWHERE, "${unknown}")
+        text = _filled(text, variables).replace(ELSEWHERE, "${unknown}")
     del words[at + (words[at].text in ("<<", "<<-")) : at + 1]
     texts = [word.text for word in _expand(words, variables)]
     names = [after for before, after in pairwise(texts) if before in (">", ">>", "tee", "1>")]
@@ -502,12 +332,6 @@ def _keep_document(
 
 
 _HERE_WORD = re.compile(r"<<(?!<)")
-
-
-def _weight(command: CommandLine) -> tuple[int, bool]:
-    """Return how much a command says of a run; `mkdir -p FOLDER` says nothing."""
-    size = len(command.data)
-    return size if size > 2 or command.program else 0, bool(command.file)
 
 
 def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
@@ -527,14 +351,14 @@ def _assign(
     """
     own: dict[str, list[Word]] = {}
     is_fixed = bool(words) and words[0].text == "readonly"
-    is_kept = all(_ASSIGNMENT.match(word.text) for word in words) or any(
+    is_kept = all(ASSIGNMENT.match(word.text) for word in words) or any(
         word.text.endswith("=(") for word in words
     )
     if words and words[0].text == "env":
         words, is_kept = [word for word in words[1:] if not word.text.startswith("-")], False
     elif words and words[0].text in _DECLARING:
         words, is_kept = _declared(words, variables), True
-    while words and (match := _ASSIGNMENT.match(words[0].text)):
+    while words and (match := ASSIGNMENT.match(words[0].text)):
         first, name = words.pop(0), match[1]
         rest = first.text[match.end() :]
         if rest == "(":
@@ -551,7 +375,7 @@ def _assign(
         if is_conditional and is_added:
             value = _perhaps(value)
         elif is_conditional and (known := variables.get(name)) and value[: len(known)] != known:
-            value = [Word(_ELSEWHERE, first.line)]
+            value = [Word(ELSEWHERE, first.line)]
         if not is_kept:
             own[name] = value
         elif name not in variables.fixed:
@@ -571,15 +395,15 @@ def _declared(words: list[Word], variables: _Variables) -> list[Word]:
         name, _, _ = word.text.partition("=")
         is_named = "$" in name and (not is_eval or re.match(r"\$\w+=|\$\(", word.text))
         parts = list(_expand_word(word, variables)) if is_named else [word]
-        if parts and parts[0].text == _ELSEWHERE and not _ENVIRONMENT.search(word.text):
+        if parts and parts[0].text == ELSEWHERE and not _ENVIRONMENT.search(word.text):
             variables.forget(first.line)
         found += [part for part in parts if is_eval or not part.text.startswith("-")]
     return found
 
 
 def _perhaps(words: list[Word]) -> list[Word]:
-    flags = filter(_is_flag, words)
-    return [part for word in flags for part in (word, Word(_ELSEWHERE, word.line))]
+    flags = filter(is_flag, words)
+    return [part for word in flags for part in (word, Word(ELSEWHERE, word.line))]
 
 
 def _expand(words: list[Word], variables: _Variables) -> list[Word]:
@@ -625,31 +449,31 @@ def _filled(text: str, variables: _Variables) -> str:
             return _arithmetic(_VARIABLE.sub(value, match[4]), variables)
         name = match[1] or match[3]
         if name.isdecimal() and variables.in_function:
-            return _ELSEWHERE
+            return ELSEWHERE
         if name in variables and variables.spent <= _MOST_IN_ALL:
             known = " ".join(part.text for part in variables[name])
             variables.spent += len(known)
             return known
         has_default = match[2] is not None and not variables.is_open
-        return match[2].strip("\"'") if has_default else _ELSEWHERE
+        return match[2].strip("\"'") if has_default else ELSEWHERE
 
     for _ in range(_NESTED):  # the default of a variable may be another variable
         text, before = _VARIABLE.sub(value, text), text
         if text == before or len(text) > _MOST:
             break
     if len(text) > _MOST:
-        text = _ELSEWHERE
+        text = ELSEWHERE
     text = re.sub(r"`#[^`]*`", "", text)  # a comment within a command
-    return re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", _ELSEWHERE, _without_commands(text))
+    return re.sub(r"`[^`]*`|\$[@*#0-9?]|\$\{[^{}]*\}", ELSEWHERE, _without_commands(text))
 
 
 def _without_commands(text: str) -> str:
     """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
-        end = _balanced(text, j + 1)
+        end = balanced(text, j + 1)
         sum_ = re.fullmatch(r"\s*expr\s+([\d\s()*/+%\\-]+)", text[j + 2 : end])
-        value = _arithmetic(sum_[1].replace("\\", ""), {}) if sum_ else _ELSEWHERE
+        value = _arithmetic(sum_[1].replace("\\", ""), {}) if sum_ else ELSEWHERE
         parts += [text[i:j], value]
         i = end + 1
     return "".join((*parts, text[i:]))
@@ -682,101 +506,5 @@ def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
         known = {name: int(variables[name][0].text) for name in names & variables.keys()}
         value = literal(tree.body, known)
     except (ValueError, SyntaxError, IndexError, RecursionError, MemoryError):
-        return _ELSEWHERE
-    return str(value) if isinstance(value, int) else _ELSEWHERE
-
-
-def _command(words: list[Word]) -> CommandLine:
-    texts = [word.text for word in words]
-    at, program = _find_program(texts)
-    data: dict[str, object] = {}
-    lines: dict[str, int] = {}
-    launcher: dict[str, object] = {}
-    _take_flags(words[: max(at, 0)], launcher, {})
-    read = [Word(_ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
-    _take_flags(words[at + 1 :] + read, data, lines)
-    named = (
-        text
-        for before, text in pairwise(texts[at:] if at >= 0 else ())
-        if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
-    )
-    return CommandLine(
-        program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")
-    )
-
-
-def _find_program(texts: list[str]) -> tuple[int, str]:
-    for i, text in enumerate(texts):
-        if (match := _PROGRAM.search(text)) and match[1] not in _QUEUES:
-            return i, match[1] or match[2]
-        if (match := _TOOLS.search(text)) and i + 1 < len(texts):
-            return i + 1, f"{match[1]} {texts[i + 1]}"
-        name = texts[i + 1] if text in _MODULE and i + 1 < len(texts) else ""
-        if "." in name and "distributed" not in name:
-            return i + 1, name
-    return -1, ""
-
-
-def _take_flags(words: list[Word], data: dict[str, object], lines: dict[str, int]) -> None:
-    i = 0
-    has_more = len(words) > 1 and words[-1].text == _ELSEWHERE and not _is_flag(words[-2])
-    words = words[:-1] if has_more else words  # "$@", further settings that are not known
-    while i < len(words):
-        word = words[i]
-        i += 1
-        match = re.fullmatch(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", word.text, re.S)
-        has_more = has_more or word.text == _ELSEWHERE
-        if match is None:
-            pair = _PAIR.fullmatch(word.text)
-            if pair:
-                _place(data, lines, pair[1], _scalar(pair[2]), word.line)
-            continue
-        values = [match[2]] if match[2] is not None else []
-        while match[2] is None and i < len(words) and not _is_flag(words[i]):
-            if _is_end(words[i]) or (values and _PAIR.fullmatch(words[i].text)):
-                break
-            if values and words[i].text == _ELSEWHERE and not words[i].whole:
-                has_more = True
-                break
-            values.append(words[i].text)
-            i += 1
-        value = True if not values else _scalar(values[0])
-        if len(values) > 1:
-            value = [_scalar(part) for part in values]
-        _place(data, lines, match[1].replace("-", "_"), value, word.line)
-    if has_more and data and not any(_RATE.search(key) for key in lines):
-        _place(data, lines, FURTHER, Unresolved("set elsewhere"), words[-1].line)
-
-
-def _is_flag(word: Word) -> bool:
-    return not word.whole and re.match(r"--?[A-Za-z]", word.text) is not None
-
-
-def _is_end(word: Word) -> bool:
-    return not word.whole and re.fullmatch(r"[0-9&]*[<>]+.*|&|\|", word.text) is not None
-
-
-def _place(
-    data: dict[str, object], lines: dict[str, int], key: str, value: object, line: int
-) -> None:
-    parts = key.split(".")
-    if len(parts) > DEPTH.most:
-        return
-    inner = data
-    for part in parts[:-1]:
-        there = inner.setdefault(part, {})
-        if not isinstance(there, dict):  # `model=small model.depth=4` chooses a group first
-            there = inner[part] = {CHOICE: there}
-        inner = there
-    inner[parts[-1]] = value
-    lines[key] = line
-
-
-def _scalar(text: str) -> object:
-    if _BELOW.fullmatch(text):
-        return text.replace(_ELSEWHERE, "/…")
-    if _ELSEWHERE in text:
-        return Unresolved("set elsewhere or on a condition")
-    text = text.strip()
-    found = read_number(text)
-    return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
+        return ELSEWHERE
+    return str(value) if isinstance(value, int) else ELSEWHERE
