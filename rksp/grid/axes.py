@@ -121,8 +121,7 @@ def read_override(text: str) -> tuple[str, Axis]:
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
     if call is None:
         is_number = re.search(r"\d", value) is not None  # or meant as one
-        if is_number and "," not in value and (said := misread(value, name)):
-            how = said.replace("for a range use rksp grid TARGET", "write")
+        if is_number and "," not in value and (how := misread(value, name, instead="write")):
             raise InputError(f"{text!r} is no list of values; {how}")
         if other := re.match(r"([A-Za-z_]+)\([^()]*\)$", value):
             known = ("range", "choice", "interval", "logspace", "linspace")

@@ -18,12 +18,13 @@ _UNLIKE = re.compile(r"ep|h|min|d|sec|sample|example")
 _SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
 
 
-def misread(text: str, name: str = "lr") -> str:
+def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET") -> str:
     """Say how to write what was meant by a text that is no number; empty if nobody can tell.
 
     Args:
         text: Such as `0,001`, `1,000`, `1e-4..1e-2`, `1e-4,1e-3`, `10^-4`, `2**12` or `3%`.
         name: What the value is of, as an axis of a grid.
+        instead: What to do for several values, before the axis.
     """
     text = text.strip()
     if len(text) > _LONGEST or re.fullmatch(rf"-?{_VALUE}", text):
@@ -36,10 +37,10 @@ def misread(text: str, name: str = "lr") -> str:
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if "," in text:
-        return f"for several values use rksp grid TARGET {name}={text}."
+        return f"for several values {instead} {name}={text}."
     if (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
         low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
-        return f"for a range use rksp grid TARGET '{name}=logspace({low},{high},9)'."
+        return f"for a range {instead} '{name}=logspace({low},{high},9)'."
     if (value := _worked_out(text)) is not None:
         return f"write it as {short(value, 6)}."
     if re.search(r"[${}<>]", text):
