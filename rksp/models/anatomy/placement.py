@@ -8,7 +8,7 @@ a *branch*. So code of any style is read alike: modules, functionals, norms writ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -243,17 +243,24 @@ class _Reading:
 
     def _entrywise(self, index: int) -> set[int]:
         """Return a node and what it is computed from without a product of matrices."""
-        left, seen = [index], {index}
-        while left:
-            here = left.pop()
-            if here == self.x or self.nodes[here].op in _PRODUCTS:
-                continue
+
+        def is_passed(here: int) -> bool:
             is_sum = self.nodes[here].op in _SUMS and self._main(here) is None
-            if is_sum and here != index:
-                continue
-            new = [i for i in self._inputs(here) if i not in seen]
-            seen.update(new)
-            left += new
+            return not (self._is_end(here) or (is_sum and here != index))
+
+        return self._reached(index, is_passed)
+
+    def _is_end(self, index: int) -> bool:
+        return index == self.x or self.nodes[index].op in _PRODUCTS
+
+    def _reached(self, start: int, is_passed: Callable[[int], bool]) -> set[int]:
+        """Return a node and what it is made from, as far back as nodes are passed."""
+        left, seen = [start], {start}
+        while left:
+            if is_passed(here := left.pop()):
+                new = [i for i in self._inputs(here) if i not in seen]
+                seen.update(new)
+                left += new
         return seen
 
     def _is_light(self, index: int) -> bool:
@@ -310,12 +317,8 @@ class _Reading:
         return parts if len(parts) == 2 and kinds[0] != kinds[1] else [branch]
 
     def _inside(self, branch: int) -> set[int]:
-        left, seen = [branch], {branch}
-        while left:
-            new = [i for i in self._inputs(left.pop()) if i not in seen and not self._light[i]]
-            seen.update(new)
-            left += new
-        return seen
+        found = self._reached(branch, lambda here: here == branch or not self._light[here])
+        return {here for here in found if here == branch or not self._light[here]}
 
     def _mixes(self, branch: int) -> bool:
         for here in self._inside(branch):
@@ -395,12 +398,5 @@ class _Reading:
             index = given[0]
 
     def _norms_of(self, part: int) -> set[int]:
-        left, seen = [part], {part}
-        while left:
-            here = left.pop()
-            if self.nodes[here].op in _PRODUCTS or here == self.x or self._light[here]:
-                continue
-            new = [i for i in self._inputs(here) if i not in seen]
-            seen.update(new)
-            left += new
+        seen = self._reached(part, lambda here: not (self._is_end(here) or self._light[here]))
         return {i for i in seen if self._norms.get(i) is not None and not self._light[i]}
