@@ -19,32 +19,19 @@ Task = Literal[
 # Model type → head → names of the classes that have it, the default one first.
 Heads = Callable[[str], Mapping[str, Sequence[str]]]
 
-# Task → (table of transformers, its auto class, endings of architecture names). The order decides
-# for a type in several tables: BERT is first of all a masked model and BART an encoder–decoder,
-# although transformers builds causal language models from both.
-_TABLES: dict[Task, tuple[str, str, tuple[str, ...]]] = {
-    "seq2seq": (
-        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-        "AutoModelForSeq2SeqLM",
-        (),
-    ),
-    "masked-lm": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM", ("ForMaskedLM",)),
-    "causal-lm": (
-        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-        "AutoModelForCausalLM",
-        ("ForCausalLM", "LMHeadModel"),
-    ),
-    "image-classification": (
-        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-        "AutoModelForImageClassification",
-        ("ForImageClassification",),
-    ),
-    "text-classification": (
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        "AutoModelForSequenceClassification",
-        ("ForSequenceClassification",),
-    ),
+# Task → what its table of transformers, and its auto class, are called. The order decides for a
+# type in several tables: BERT is first of all a masked model and BART an encoder–decoder, although
+# transformers builds causal language models from both.
+_TABLES: dict[Task, tuple[str, str]] = {
+    "seq2seq": ("SEQ_TO_SEQ_CAUSAL_LM", "Seq2SeqLM"),
+    "masked-lm": ("MASKED_LM", "MaskedLM"),
+    "causal-lm": ("CAUSAL_LM", "CausalLM"),
+    "image-classification": ("IMAGE_CLASSIFICATION", "ImageClassification"),
+    "text-classification": ("SEQUENCE_CLASSIFICATION", "SequenceClassification"),
 }
+# Task → endings of the names of architectures.
+_ENDINGS = {task: (f"For{auto}",) for task, (_, auto) in _TABLES.items()}
+_ENDINGS["causal-lm"] += ("LMHeadModel",)
 _OTHER_HEADS = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -54,12 +41,12 @@ _OTHER_HEADS = (
 # The heads that are no task: the model without a head, and one of text beside other inputs.
 _BASE, _WHOLE = "base", "whole"
 _AUTO: dict[str, str] = {
-    **{task: auto for task, (_, auto, _) in _TABLES.items()},
+    **{task: f"AutoModelFor{auto}" for task, (_, auto) in _TABLES.items()},
     _BASE: "AutoModel",
     _WHOLE: "AutoModelForImageTextToText",
 }
 MAPPINGS: dict[str, str] = {
-    **{task: table for task, (table, _, _) in _TABLES.items()},
+    **{task: f"MODEL_FOR_{table}_MAPPING_NAMES" for task, (table, _) in _TABLES.items()},
     _BASE: "MODEL_MAPPING_NAMES",
     _WHOLE: "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
 }
@@ -152,7 +139,7 @@ def choose(
 
 def has_fresh_head(task: Task, architectures: object) -> bool:
     """Tell whether a classifier is asked of weights that were saved without its head."""
-    endings = _TABLES[task][2] if task.endswith("classification") else ()
+    endings = _ENDINGS[task] if task.endswith("classification") else ()
     names = architectures if isinstance(architectures, list) else []
     return bool(names and endings) and not any(str(name).endswith(endings) for name in names)
 
@@ -162,7 +149,7 @@ def _by_architecture(
 ) -> Task | None:
     for name in architectures if isinstance(architectures, list) else []:
         for task in known:
-            if name in own[task] or any(str(name).endswith(end) for end in _TABLES[task][2]):
+            if name in own[task] or str(name).endswith(_ENDINGS[task]):
                 return task
     return None
 
