@@ -74,7 +74,6 @@ class Declared:
         name = "vision_config" if self.task == "image-classification" else "text_config"
         self.part = setting(config, name) or config
         self._found: dict[tuple[str, ...], object] = {}
-        self._declared: dict[str, bool] = {}
 
     def get(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its part has."""
@@ -84,11 +83,6 @@ class Declared:
 
     def declares(self, name: str) -> bool:
         """Return True if the configuration or its part has a setting, be it one by layer."""
-        if name not in self._declared:
-            self._declared[name] = self._declares(name)
-        return self._declared[name]
-
-    def _declares(self, name: str) -> bool:
         for part in (self.config, self.part):
             try:
                 if getattr(part, name, None) is not None or setting(part, name) is not None:
