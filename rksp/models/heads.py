@@ -140,24 +140,24 @@ def choose(
 def has_fresh_head(task: Task, architectures: object) -> bool:
     """Tell whether a classifier is asked of weights that were saved without its head."""
     endings = _ENDINGS[task] if task.endswith("classification") else ()
-    names = architectures if isinstance(architectures, list) else []
-    return bool(names and endings) and not any(str(name).endswith(endings) for name in names)
+    names = _names(architectures)
+    return bool(names and endings) and not any(name.endswith(endings) for name in names)
+
+
+def _names(architectures: object) -> list[str]:
+    return list(map(str, architectures)) if isinstance(architectures, list) else []
 
 
 def _by_architecture(
     architectures: object, known: Sequence[Task], own: Mapping[str, Sequence[str]]
 ) -> Task | None:
-    for name in architectures if isinstance(architectures, list) else []:
-        for task in known:
-            if name in own[task] or str(name).endswith(_ENDINGS[task]):
-                return task
-    return None
+    pairs = ((name, task) for name in _names(architectures) for task in known)
+    return next((t for name, t in pairs if name in own[t] or name.endswith(_ENDINGS[t])), None)
 
 
 def other_head(architectures: object) -> str | None:
     """Return the class name of a text head that is not in `_TABLES`, or None."""
-    names = architectures if isinstance(architectures, list) else []
-    return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
+    return next((name for name in _names(architectures) if name.endswith(_OTHER_HEADS)), None)
 
 
 def _text_tower(config: object) -> object | None:
@@ -181,12 +181,8 @@ def _of_two_towers(
 
 
 def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
-    classes = own.get(_BASE, ())
-    return (
-        isinstance(architectures, list)
-        and bool(architectures)
-        and all(name in classes for name in architectures)
-    )
+    names = set(_names(architectures))
+    return bool(names) and names <= {*own.get(_BASE, ())}
 
 
 def _chosen(heads: Heads, head: str, config: Any, task: Task, notes: tuple[str, ...]) -> Choice:

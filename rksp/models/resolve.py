@@ -381,7 +381,7 @@ def _from_settings(
     choices = partial(choose, target, config, architectures, is_stored=folder is not None)
     if isinstance(config, TableConfig):
         chosen = choices(heads=_heads, task=task)
-        makers: tuple[Maker, Maker] = (
+        makers: tuple[Callable[[], nn.Module], Callable[[], nn.Module]] = (
             lambda: counted().construct(),  # transformers makes the source then; most never do
             lambda: definite(counted().construct_empty)(),
         )
@@ -389,7 +389,12 @@ def _from_settings(
         from rksp.models.heads import make, transformers_heads  # torch
 
         chosen = choices(heads=transformers_heads, task=task)
-        makers = _makers(chosen, folder, is_fresh, partial(make, trust_remote_code=bool(remote)))
+        made = partial(make, trust_remote_code=bool(remote))
+        makers = (
+            partial(made, chosen) if folder is None else partial(_load, chosen, folder, is_fresh),
+            # Streaming sets options in the configuration.
+            lambda: made(replace(chosen, config=copy.deepcopy(chosen.config))),
+        )
         if chosen.task == "text-classification":
             _with_padding(chosen.config)
     notes += chosen.notes
@@ -437,21 +442,6 @@ def _divides_by_default(settings: Mapping[str, object]) -> bool:
     """Tell whether the heads of a type divide its width; some types have another width inside."""
     usual = declared_config({"model_type": settings["model_type"]}, {})
     return usual is not None and not working_heads(usual)
-
-
-Maker = Callable[[], "nn.Module"]
-
-
-def _makers(
-    chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
-) -> tuple[Maker, Maker]:
-    def construct() -> nn.Module:
-        return make(chosen) if folder is None else _load(chosen, folder, is_fresh)
-
-    def construct_empty() -> nn.Module:  # streaming sets options in the configuration
-        return make(replace(chosen, config=copy.deepcopy(chosen.config)))
-
-    return construct, construct_empty
 
 
 def _heads(kind: str) -> Mapping[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -182,12 +182,12 @@ def _separate(path: str, module: Any) -> _QueryKeyValue | None:
         gate = q.shape[0] // (heads * dim)  # 2 if a head's outputs end in a gate (Qwen3-Next)
         if heads % kv_heads or v.shape[0] % kv_heads or gate not in (1, 2):
             return None
-        per_head: dict[str, Any] = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
-        return (
-            whole_matrix(q.name, linears[0], heads=heads, **per_head),
-            whole_matrix(k.name, linears[1], heads=kv_heads),
-            whole_matrix(v.name, linears[2], heads=kv_heads),
+        q = (
+            replace(q, heads=heads, groups=heads, stop=dim)
+            if gate == 2
+            else replace(q, heads=heads)
         )
+        return q, replace(k, heads=kv_heads), replace(v, heads=kv_heads)
     return None
 
 
