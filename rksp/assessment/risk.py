@@ -314,7 +314,7 @@ class Basis:
             estimate=estimate,
             reasons=() if is_covered else tuple(reasons),
             digest=str(model.card["digest"]),
-            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
+            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).has_memories,
         )
 
     def brief(self, about: About) -> AnswerReport:
