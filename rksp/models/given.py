@@ -35,7 +35,7 @@ from rksp.models.adapters import (
 )
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.heads import choose, transformers_heads
-from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Task, hash_config
+from rksp.models.source import ModelSource, Request, Task, hash_config
 from rksp.recipe import fields_of
 from rksp.recipe.start import Start
 
@@ -58,10 +58,7 @@ def module_source(
     loss: Loss | None = None,
     *,
     target: str | None = None,
-    kind: Kind = "module",
-    task: Task | None = None,
     seed: int = 0,
-    max_params: float = MAX_PARAMS,
     is_pretrained: bool | None = None,
 ) -> ModelSource:
     """Make a source from a model in memory, which is neither copied nor changed.
@@ -71,10 +68,7 @@ def module_source(
         batch: See `rksp.score`; a model of Hugging Face needs none.
         loss: See `rksp.score`.
         target: Name in the report; default the name of the model's class.
-        kind: As in `ModelSource`.
-        task: As in `ModelSource`.
         seed: As in `ModelSource`.
-        max_params: As in `ModelSource`.
         is_pretrained: The weights are trained ones; default what they show.
 
     Returns:
@@ -108,11 +102,10 @@ def module_source(
         own, notes = replace(own, is_whole=True), (*notes, _WHOLE)
     return ModelSource(
         target=target,
-        kind=kind,
+        kind="module",
         config=config,
-        task=task or _task(known),
+        task=_task(known),
         num_parameters=sum(p.numel() for p in model.parameters()),
-        max_params=max_params,
         config_hash=None if config is None else hash_config(config),
         start=held,
         model_class=type(model).__name__,
@@ -126,16 +119,12 @@ def module_source(
     )
 
 
-def factory_source(
-    target: str, *, task: Task | None = None, seed: int = 0, max_params: float = MAX_PARAMS
-) -> ModelSource:
+def factory_source(request: Request) -> ModelSource:
     """Call a factory and make a source from its result.
 
     Args:
-        target: `package.module:callable`; it returns a model, (model, batch), or those and a loss.
-        task: As in `ModelSource`.
-        seed: As in `ModelSource`; the factory runs under the seed.
-        max_params: As in `ModelSource`.
+        request: Its target is `package.module:callable`, which is called under the seed and returns
+            a model, (model, batch), or those and a loss.
 
     Returns:
         The source.
@@ -143,6 +132,7 @@ def factory_source(
     Raises:
         InputError: The factory fails, or returns something else.
     """
+    target = request.target
     factory = load_factory(target)
 
     def made(seed: int) -> ModelSource:
@@ -154,21 +144,13 @@ def factory_source(
                 raise
             except Exception as error:  # code of the user, which may raise anything
                 raise InputError(f"{target} failed ({described(error)}).") from error
-        model, batch, loss = _unpacked(target, result)
-        source = module_source(
-            model,
-            batch,
-            loss,
-            target=target,
-            kind="factory",
-            task=task,
-            seed=seed,
-            max_params=max_params,
-        )
+        own = module_source(*_unpacked(target, result), target=target, seed=seed)
+        task, most = request.task or own.task, request.max_params
+        source = replace(own, kind="factory", task=task, max_params=most, again=made)
         source.check_size()
-        return replace(source, again=made)
+        return source
 
-    return made(seed)
+    return made(request.seed)
 
 
 def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:

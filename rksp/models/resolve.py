@@ -500,9 +500,7 @@ def _from_factory(request: Request) -> ModelSource:
         )
     from rksp.models.given import factory_source  # torch
 
-    return factory_source(
-        request.target, task=request.task, seed=request.seed, max_params=request.max_params
-    )
+    return factory_source(request)
 
 
 def shown_of_images(config: object, task: str) -> dict[str, int | None]:

@@ -78,9 +78,9 @@ class ModelSource:
     kind: Kind
     config: Any | None
     task: Task
-    num_parameters: int | None
-    max_params: float
-    config_hash: str | None
+    num_parameters: int | None = None
+    max_params: float = MAX_PARAMS
+    config_hash: str | None = None
     start: Start
     model_class: str
     shape_from: str = ""
@@ -203,9 +203,6 @@ def unfound(target: str, missing: str) -> ModelSource:
         kind="config",
         config={},
         task="causal-lm",
-        num_parameters=None,
-        max_params=MAX_PARAMS,
-        config_hash=None,
         model_class="",
         start=SCRATCH,
         construct=construct,
