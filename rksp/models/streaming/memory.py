@@ -32,32 +32,25 @@ _CONTAINERS = (
 )
 
 
-def check_pass(
-    target: str,
-    config: object,
-    *,
-    tokens: int,
-    limit: int | None = None,
-) -> None:
+def check_pass(source: ModelSource, tokens: int, limit: int | None = None) -> None:
     """Refuse a pass whose inputs alone would fill the memory, before anything is built.
 
     Args:
-        target: Name of the model, for the message.
-        config: The configuration; sizes that it does not name count as zero.
+        source: The model; sizes that its configuration does not name count as zero.
         tokens: Tokens or patches of the whole probe.
         limit: Bytes; default the free memory.
 
     Raises:
         InputError: It does not fit; the message has the prediction and says what to do.
     """
-    declared = Declared(config)
+    declared = Declared(source.config)
     logits = 4 * tokens * (declared.vocabulary or 0)
     states = 4 * tokens * max(declared.width or 0, declared.inner or 0)
     needed = resident_memory() + logits + logits // 2 + ACTIVATIONS * states
     limit = free_memory() if limit is None else limit
     if needed > limit:
         raise InputError(
-            f"{target} needs {readable(needed)} of memory for a probe of {tokens} tokens "
+            f"{source.target} needs {readable(needed)} of memory for a probe of {tokens} tokens "
             f"({readable(logits)} of it logits), more than {readable(limit)}; use fewer "
             "--snapshots, or raise --max-memory."
         )
