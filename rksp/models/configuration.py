@@ -21,7 +21,7 @@ from rksp.ground.errors import InputError, nearest, summary
 from rksp.ground.flags import field_of, flags_of
 from rksp.models.config_guard import check_sizes
 from rksp.models.declared import setting
-from rksp.models.type_table import TableConfig, has_parts, table_config, type_names
+from rksp.models.type_table import TableConfig, table_config, type_names, type_row
 from rksp.recipe import Recipe
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
@@ -154,7 +154,8 @@ def declared_config(
     Raises:
         InputError: A setting is unknown or out of range.
     """
-    if isinstance(settings.get("text_config"), dict) and not has_parts(settings):
+    row = type_row(str(settings.get("model_type")))
+    if row is None or (isinstance(settings.get("text_config"), dict) and not row.parts):
         return None
     settings = {k: v for k, v in settings.items() if k != "architectures" or isinstance(v, list)}
     config = table_config(settings)
@@ -179,18 +180,18 @@ def settable(config: Any) -> ModelSettings:
     return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
-def dropout_notes(config: object, overrides: Mapping[str, object]) -> list[str]:
-    """Say which settings `--set dropout` changes in a type that has several or names it else."""
-    names = settable(config).dropouts if "dropout" in overrides else ()
-    return [f"dropout sets {', '.join(names)}."] if names else []
-
-
-def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
-    """Explain `--set num_hidden_layers` for a model whose encoder and decoder have own depths.
+def notes_of(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
+    """Explain `--set dropout` and `--set num_hidden_layers` where a type has several of these.
 
     Raises:
-        InputError: The setting has no effect, because the type has other names for both depths.
+        InputError: The depth has no effect, because the type has other names for both depths.
     """
+    names = settable(config).dropouts if "dropout" in overrides else ()
+    said = [f"dropout sets {', '.join(names)}."] if names else []
+    return _depth_notes(target, config, overrides) + said
+
+
+def _depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
     decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]

@@ -400,7 +400,8 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     if isinstance(given, Mapping):
         name = next((name for name in _TARGETS if name in given), None)
         taken = inspect.signature(model.forward).parameters
-        if len(taken) == 1 and not _takes_any(taken, given):
+        named = [n in given or p.kind is not p.POSITIONAL_OR_KEYWORD for n, p in taken.items()]
+        if named == [False]:
             return (given,), given.get(name)
         takes_it = name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
         inputs = {key: part for key, part in given.items() if key != name or takes_it}
@@ -409,10 +410,6 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
         return (given[0] if isinstance(given[0], Tensor) else tuple(given)), None
     first = given[0] if len(given) == 2 else tuple(given[:-1])
     return first, given[-1] if isinstance(given[-1], Tensor) else None
-
-
-def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> bool:
-    return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
 def _own_loss(output: object) -> Tensor | None:

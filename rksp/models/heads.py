@@ -99,6 +99,7 @@ def choose(
     kind = config.model_type
     own = heads(kind)
     known: list[Task] = [name for name in _TABLES if name in own]
+    names = set(_names(architectures))
     notes: tuple[str, ...] = ()
     chosen: Task | None
     if task is not None and task != "other":
@@ -110,7 +111,8 @@ def choose(
         chosen = task
     else:
         chosen = _by_architecture(architectures, known, own)
-        if chosen is None and known and task != "other" and not _is_base(architectures, own):
+        is_base = bool(names) and names <= {*own.get(_BASE, ())}
+        if chosen is None and known and task != "other" and not is_base:
             chosen = known[0]
     head = None if chosen == "text-classification" else other_head(architectures)
     if chosen is not None and task is None and head is not None:
@@ -178,11 +180,6 @@ def _of_two_towers(
         )
     notes = (f"Only the text tower ({text.model_type}) of {config.model_type} is scored{images}.",)
     return _chosen(heads, _BASE, text, "other", notes)
-
-
-def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
-    names = set(_names(architectures))
-    return bool(names) and names <= {*own.get(_BASE, ())}
 
 
 def _chosen(heads: Heads, head: str, config: Any, task: Task, notes: tuple[str, ...]) -> Choice:

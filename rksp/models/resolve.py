@@ -20,11 +20,10 @@ from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
     ModelSettings,
     declared_config,
-    depth_notes,
-    dropout_notes,
     known_type,
     make_config,
     model_types,
+    notes_of,
     overlay,
     refusals,
     refused,
@@ -434,8 +433,7 @@ def _configured(
     config = config or make_config(target, settings, overrides)
     if (heads := working_heads(config)) and _divides_by_default(settings):
         raise InputError(f"{target} cannot be built: {heads}")
-    notes += depth_notes(target, config, overrides)
-    return config, settings, notes + dropout_notes(config, overrides)
+    return config, settings, notes + notes_of(target, config, overrides)
 
 
 def _divides_by_default(settings: Mapping[str, object]) -> bool:

@@ -217,12 +217,6 @@ def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> 
     return TableConfig(state, row, attributes)
 
 
-def has_parts(settings: Mapping[str, object]) -> bool:
-    """Tell whether the table says that this type has configurations in it."""
-    row = type_row(str(settings.get("model_type")))
-    return row is not None and bool(row.parts)
-
-
 def _same(value: object, default: object) -> bool:
     """Tell whether two values are the same to the last type: 150000 is not 150000.0."""
     if isinstance(value, Mapping) and isinstance(default, Mapping):
