@@ -30,7 +30,9 @@ _TABLES: dict[Task, tuple[str, str]] = {
     "text-classification": ("SEQUENCE_CLASSIFICATION", "SequenceClassification"),
 }
 # Task → endings of the names of architectures.
-_ENDINGS = {task: (f"For{auto}",) for task, (_, auto) in _TABLES.items()}
+_ENDINGS: dict[Task, tuple[str, ...]] = {
+    task: (f"For{auto}",) for task, (_, auto) in _TABLES.items()
+}
 _ENDINGS["causal-lm"] += ("LMHeadModel",)
 _OTHER_HEADS = (
     "ForSequenceClassification",
