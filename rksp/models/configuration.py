@@ -397,7 +397,7 @@ class ModelSettings:
             target[last] = value
         return result
 
-    def _spread(self, overrides: Mapping[str, object]) -> dict[str, Any]:
+    def _spread(self, overrides: Mapping[str, object]) -> dict[str, object]:
         """Replace `dropout` by what it means; a setting that is given by its own name stays."""
         if "dropout" not in overrides or not self.dropouts:
             return dict(overrides)

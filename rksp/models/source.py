@@ -32,7 +32,7 @@ class Request:
     """What `rksp.models.resolve.resolve` was asked for, which says what the model is; see there."""
 
     target: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     trust_remote_code: bool = False
     allow_hub: bool = False
@@ -93,7 +93,7 @@ class ModelSource:
     folder: Path | None = None
     model: nn.Module | None = field(default=None, repr=False)
     batch: Batch | None = field(default=None, repr=False)
-    loader: Iterable[Any] | None = field(default=None, repr=False)
+    loader: Iterable[object] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
     asked: Request | None = field(default=None, repr=False)
