@@ -10,7 +10,8 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -161,7 +162,7 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
     """
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
-    batch = one_batch(model, given, GivenLoss(loss))
+    batch = one_batch(model, given, partial(judged, loss=loss))
     if batch.count < 2:
         raise InputError(
             f"The batch holds {batch.count} example; give two or more, counted by the first "
@@ -300,46 +301,40 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GivenLoss:
-    """The objective of a batch that the user gave; the rules are those of `rksp.score`.
+def judged(model: nn.Module, batch: Batch, *, loss: Loss | None) -> Pass:
+    """Run the model and compute its loss, the objective of a batch that the user gave.
 
-    Attributes:
-        loss: The user's loss; None chooses by the model, its output and the batch.
+    Args:
+        model: The model.
+        batch: The batch.
+        loss: The user's; None chooses by the model, its output and the batch, by the rules of
+            `rksp.score`.
+
+    Raises:
+        InputError: There is no loss, or it cannot be computed.
     """
+    if loss is None and is_lightning(model):
+        return _training_step(model, batch)
+    output = call(model, batch.inputs)
+    main = main_output(output)
+    logits = main if _is_over_classes(main, batch) else None
+    found = _own_loss(output) if loss is None else _by_user(loss, output, batch)
+    found = _by_data(main, batch) if found is None else found
+    return Pass(output=main, loss=found, logits=logits)
 
-    loss: Loss | None = None
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Pass:
-        """Run the model and compute its loss.
-
-        Raises:
-            InputError: There is no loss, or it cannot be computed.
-        """
-        if self.loss is None and is_lightning(model):
-            return _training_step(model, batch)
-        output = call(model, batch.inputs)
-        main = main_output(output)
-        logits = main if _is_over_classes(main, batch) else None
-        if self.loss is not None:
-            loss = self._named(output, batch)
-        else:
-            own = _own_loss(output)
-            loss = _by_data(main, batch) if own is None else own
-        return Pass(output=main, loss=loss, logits=logits)
-
-    def _named(self, output: object, batch: Batch) -> Tensor:
-        judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
-        try:
-            loss = definite(self.loss)(output, judged_by)
-        except RkspError:
-            raise
-        except Exception as error:  # code of the user, which may raise anything
-            raise InputError(
-                f"The loss cannot be computed ({summary(error)}); it is called with what the model "
-                "returns and with the batch (the target alone for a tuple of inputs and target)."
-            ) from error
-        return _scalar(loss, "The loss")
+def _by_user(loss: Loss, output: object, batch: Batch) -> Tensor:
+    judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
+    try:
+        found = loss(output, judged_by)
+    except RkspError:
+        raise
+    except Exception as error:  # code of the user, which may raise anything
+        raise InputError(
+            f"The loss cannot be computed ({summary(error)}); it is called with what the model "
+            "returns and with the batch (the target alone for a tuple of inputs and target)."
+        ) from error
+    return _scalar(found, "The loss")
 
 
 def is_lightning(model: nn.Module) -> bool:
