@@ -187,7 +187,7 @@ def _form(path: Path, names: Sequence[str]) -> tuple[Form, list[str]]:
 
 def _within(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     size = 0
-    kept: list[dict[str, Any]] = []
+    kept: list[dict[str, object]] = []
     for row in rows:
         size += len(str(row))
         if kept and size > _MOST_CHARACTERS:

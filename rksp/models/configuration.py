@@ -34,6 +34,7 @@ _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # What a forward pass drops; not the layers that only a classification head has.
 _DROPOUT = re.compile(r"^(?!(summary|classifier|pooler)_).*?(^|_)(dropout|pdrop)(_|$)")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
+_MISSING = object()
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
@@ -326,13 +327,13 @@ class ModelSettings:
         return is_group or self._has(name)
 
     def _has(self, name: str) -> bool:
-        *parents, last = name.split(".")
-        here: Any = self.known
-        for parent in parents:
-            here = here.get(parent)
-            if not isinstance(here, Mapping):
-                return False
-        return last in here or (not parents and self.renamed.get(last, last) in here)
+        return self._found(name) is not _MISSING
+
+    def _found(self, name: str) -> object:
+        found: object = self.known
+        for part in self.renamed.get(name, name).split("."):
+            found = found.get(part, _MISSING) if isinstance(found, Mapping) else _MISSING
+        return found
 
     @property
     def dropouts(self) -> tuple[str, ...]:
@@ -356,10 +357,7 @@ class ModelSettings:
 
     def value(self, name: str) -> object:
         """Return the target's own value of a setting; None for one that has none."""
-        found: object = self.known
-        for part in self.renamed.get(name, name).split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+        return self._found(name) if self._has(name) else None
 
     def merged(self, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Apply overrides to explicit settings; lists with an entry per layer follow a new depth.

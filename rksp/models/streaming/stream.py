@@ -147,14 +147,9 @@ class Stream:
 
     def describe(self) -> str:
         """Describe how the weights were held; the phrase does not depend on the threads."""
-        grains = {
-            "module": "module by module",
-            "block": "block by block",
-            "rest": "block by block, the rest at once",
-        }
         experts = ", experts one by one" if self.stacks else ""
         tall = ", large matrices by rows" if self.tall else ""
-        return f"streamed {grains[self.grain]}{experts}{tall}"
+        return f"streamed {GRAINS[self.grain]}{experts}{tall}"
 
     def divide(self, grain: Grain) -> None:
         """Load the weights of each module that holds some together, or those of whole blocks."""

@@ -20,7 +20,11 @@ from rksp.models.streaming.recording import PIECE
 
 Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
 Grain = Literal["module", "block", "rest"]
-GRAINS: tuple[Grain, ...] = ("module", "block", "rest")
+GRAINS: dict[Grain, str] = {
+    "module": "module by module",
+    "block": "block by block",
+    "rest": "block by block, the rest at once",
+}
 _HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_size"})
 
 
