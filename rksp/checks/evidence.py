@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
+from rksp.documents.shown import ForwardStats, GradientProfile, Placement
 from rksp.models.declared import Declared, DeclaredShape
-from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start, decide_start
-
-if TYPE_CHECKING:
-    from rksp.documents.shown import ForwardStats, GradientProfile
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
-from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, ForwardStats
+from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.ground.text import many
-from rksp.measure.collected import Collected
 from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from rksp.documents.shown import Placement
 from rksp.models.families import FAMILIES, Family, family_of
-from rksp.models.placement import Placement
 from rksp.models.type_table import HEADS, WIDTHS, type_row
 
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")

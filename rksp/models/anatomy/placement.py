@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
+from rksp.documents.shown import Placement
 from rksp.ground.model import definite
 from rksp.ground.text import words
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph, Node
-from rksp.models.placement import Placement
 
 _SAME = frozenset(
     words(
