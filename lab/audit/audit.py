@@ -58,7 +58,7 @@ class PublicRun(Strict):
             CheckEvidence(
                 recipe=Recipe.parse(self.recipe),
                 config=self.config,
-                forward=_forward(self.measured) if self.measured else None,
+                forward=_forward(self.measured),
                 start=_TUNED if self.is_pretrained else SCRATCH,
             )
         )
@@ -186,12 +186,9 @@ def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
         loss=measured.get("loss"),
         uniform_loss=measured.get("uniform_loss"),
         logit_std=measured.get("logit_std"),
-        blocks=(),
         attention=attention,
         routers=routers,
         activation_absmax=measured.get("activation_absmax"),
         activation_name=measured.get("activation_name"),
-        aligned_response=None,
-        not_measured={},
         non_finite=measured.get("non_finite"),
     )

@@ -28,9 +28,9 @@ from rksp.documents.answer import (
     LeverReport,
     Untold,
 )
-from rksp.documents.score import ADAPTERS_BESIDE, AnswerReport
+from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.documents.terms import Terms
-from rksp.documents.verdict import Verdict, word_at
+from rksp.documents.verdict import word_at
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import percent, short
 from rksp.models.declared import Declared
@@ -207,9 +207,7 @@ class About:
             probability_failed_low=here,
             probability_failed_high=here,
             probability_diverged=here,
-            curve=[
-                CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in RATES
-            ],
+            curve=[CurvePoint(rate, 1.0, 1.0, 1.0) for rate in RATES],
             counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
         )
 
@@ -222,39 +220,24 @@ class About:
             estimate: What the model that was asked says.
             rates: Where the curve of the risk is wanted.
         """
-        here, rate = self.brief_of(estimate), self.learning_rate
-        if rate is not None:
-            low, high = estimate.interval(rate)
-            here |= {
-                "probability_failed_low": low,
-                "probability_failed_high": high,
-                "probability_diverged": estimate.diverged(rate),
-            }
-        curve = [
-            CurvePoint(learning_rate=one, probability=estimate.failed(one), low=left, high=right)
-            for one in rates
-            for left, right in (estimate.interval(one),)
-        ]
-        return {
-            **self.stated,
-            **here,
-            "start_failed": estimate.failed(estimate.start_here),
-            "likely_edge": rounded(estimate.likely_edge),
-            "curve": curve,
-            "learned": estimate.learned,
-        }
-
-    def brief_of(self, estimate: EdgeEstimate | FineTuningEstimate) -> dict[str, object]:
-        """Return the fields of `AnswerReport`."""
         bar, rate = self.terms.gate.bar, self.learning_rate
         ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
         failed = None if rate is None else estimate.failed(rate)
+        low, high = (None, None) if rate is None else estimate.interval(rate)
         return {
+            **self.stated,
             "probability_failed": failed,
+            "probability_failed_low": low,
+            "probability_failed_high": high,
+            "probability_diverged": None if rate is None else estimate.diverged(rate),
             # By the rate that is printed, as the checks and grids see it.
             "verdict": word_at(rate, ceiling, is_risk=failed is not None and failed >= bar),
             "start_here": rounded(estimate.start_here),
+            "start_failed": estimate.failed(estimate.start_here),
+            "likely_edge": rounded(estimate.likely_edge),
             "do_not_exceed": ceiling,
+            "curve": [CurvePoint(x, estimate.failed(x), *estimate.interval(x)) for x in rates],
+            "learned": estimate.learned,
         }
 
 
@@ -316,12 +299,6 @@ class Basis:
             digest=str(model.card["digest"]),
             is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
         )
-
-    def brief(self, about: About) -> AnswerReport:
-        """Return the same as `answer` in short, without a curve."""
-        if self.reasons:
-            return AnswerReport(verdict=Verdict.CANNOT_TELL)
-        return AnswerReport(**about.brief_of(self.estimate))
 
     def answer(
         self, about: About, *, with_curve: bool = True, with_advice: bool = True

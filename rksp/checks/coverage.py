@@ -19,6 +19,6 @@ def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
         parts.append("rates scaled by width (μP)")
     if parts:
         yield Observation(
-            message=f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
-            value=float(len(parts)),
+            f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
+            float(len(parts)),
         )

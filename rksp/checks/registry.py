@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rate, router, shape
-from rksp.checks.check import Check, Observation, Reads
+from rksp.checks.check import Check, Observation, Reads, Weights
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
 from rksp.documents.score import NotRunReport
@@ -66,16 +66,18 @@ def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
+    weights: Weights = "random" if evidence.start.is_scratch else "trained"
     return tuple(
         (check, observation)
-        for check in _ready(evidence.held, reads)
+        for check in _ready(evidence.held, reads, weights)
         for observation in check.look(evidence)
     )
 
 
 @cache
-def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
-    return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
+def _ready(held: frozenset[Need], reads: Reads, weights: Weights) -> tuple[Check, ...]:
+    fitting = (c for c in CHECKS if c.reads == reads and c.weights in (None, weights))
+    return tuple(c for c in fitting if held.issuperset(c.needs))
 
 
 def not_run(held: frozenset[Need]) -> tuple[NotRunReport, ...]:

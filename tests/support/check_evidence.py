@@ -15,6 +15,8 @@ from rksp.checks.registry import run_checks
 from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
 from rksp.documents.shown import (
+    NO_GRADIENT,
+    NO_PASS,
     AttentionStats,
     BlockStats,
     ForwardStats,
@@ -85,7 +87,7 @@ def healthy(
     return CheckEvidence(
         recipe=RECIPE.model_copy(update=recipe or {}),
         facts=replace(FACTS, **facts or {}),
-        forward=None if forward is False else replace(FORWARD, **forward or {}),
+        forward=NO_PASS if forward is False else replace(FORWARD, **forward or {}),
         gradient=replace(GRADIENT, **gradient or {}),
         config=SimpleNamespace(**config or {}),
         **{"start_here": 1e-3, "do_not_exceed": 2e-3, "likely_edge": 1e-2} | more,
@@ -108,7 +110,7 @@ def measured(
         config=config,
         facts=read_facts(model, seen.chains, seen.width),
         forward=seen.forward,
-        gradient=measure_gradient(model, batch) if respond else None,
+        gradient=measure_gradient(model, batch) if respond else NO_GRADIENT,
     )
 
 
