@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import secrets
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +103,8 @@ class _RayJob(Job):
     """One group on the cluster, with a thread that waits for its events."""
 
     def __init__(self, ray: Any, stream: Any) -> None:
+        super().__init__()
         self._ray, self._stream = ray, stream
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end: End | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -113,15 +112,12 @@ class _RayJob(Job):
         errors = self._ray.exceptions
         try:
             for reference in self._stream:
-                self._events.put(self._ray.get(reference))
+                self.arrived.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
         except errors.RayError as error:  # the worker, its node or its object was lost
             name = type(error).__name__
             self._end = End(failure="killed", message=f"the worker was lost ({name})")
-
-    def _arrived(self) -> list[Event]:
-        return [self._events.get_nowait() for _ in range(self._events.qsize())]
 
     def _ended(self) -> End | None:
         return self._end
@@ -183,11 +179,11 @@ class SlurmEngine:
         known = self._left_behind({cell.key for cell in group.cells})
         rest = tuple(cell for cell in group.cells if cell.key not in known)
         if not rest:
-            return _Answered(list(known.values()))
+            return _Answered(known.values())
         file = self.folder / f"events-{rest[0].key}-{secrets.token_hex(4)}.jsonl"
         left = group.model_copy(update={"cells": rest})
         submitted = self._executor.submit(write_events, self._evaluator, left, str(file))
-        job = _SlurmJob(submitted, file, list(known.values()), self._patience, self._grace)
+        job = _SlurmJob(submitted, file, known.values(), self._patience, self._grace)
         self._jobs.append(job)
         return job
 
@@ -226,14 +222,7 @@ def _read(file: Path, start: int = 0) -> tuple[list[Event], int]:
 
 
 class _Answered(Job):
-    """A group whose events have all happened before; later ones of a job follow them."""
-
-    def __init__(self, known: list[Event]) -> None:
-        self._known = known
-
-    def _arrived(self) -> list[Event]:
-        known, self._known = self._known, []
-        return known
+    """A group whose events have all happened before."""
 
     def _ended(self) -> End | None:
         return End()
@@ -242,7 +231,7 @@ class _Answered(Job):
         """Do nothing: nothing runs."""
 
 
-class _SlurmJob(_Answered):
+class _SlurmJob(Job):
     """One group in the queue or at work.
 
     Args:
@@ -254,7 +243,7 @@ class _SlurmJob(_Answered):
     """
 
     def __init__(
-        self, job: Any, file: Path, known: list[Event], patience: float, grace: float
+        self, job: Any, file: Path, known: Iterable[Event], patience: float, grace: float
     ) -> None:
         super().__init__(known)
         self._job, self._file, self._position = job, file, 0
@@ -262,19 +251,18 @@ class _SlurmJob(_Answered):
         self._next_look = time.monotonic() + patience
         self._over_since: float | None = None
 
-    def _arrived(self) -> list[Event]:
-        events, self._position = _read(self._file, self._position)
-        return [*super()._arrived(), *events]
-
     def _ended(self) -> End | None:
+        now = time.monotonic()
         if self._over_since is None:
-            is_due = time.monotonic() > self._next_look
+            is_due = now > self._next_look
             if is_due:
-                self._next_look = time.monotonic() + self._patience
-            if not self._job.done(force_check=is_due):
-                return None
-            self._over_since = time.monotonic()
-        if time.monotonic() - self._over_since < self._grace:
+                self._next_look = now + self._patience
+            if self._job.done(force_check=is_due):
+                self._over_since = now
+        events, self._position = _read(self._file, self._position)
+        for event in events:
+            self.arrived.put(event)
+        if self._over_since is None or now - self._over_since < self._grace:
             return None
         return End(failure="killed", message=f"the job ended early: {self._last_words()}")
 
