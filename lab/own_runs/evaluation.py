@@ -14,9 +14,8 @@ from lab.fit.edge_ladder import BRIDGE, LAB, MARGIN, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import HeldOut, with_spreads, with_spreads_of
 from lab.own_runs.bounds import bounds_markdown
 from lab.own_runs.thinned import thinned_markdown
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.classifiers.metrics import auroc
 from rksp.ground.model import definite
 from rksp.own_runs.informed import InformedModel

@@ -147,7 +147,10 @@ def assess_fine_tuning(
     digest = str(model.card["digest"])
     is_covered = said.learned is not None and said.learned.covers
     if reasons and not is_covered:
-        known = None if doubts else _published(inputs, objective)
+        # Published runs were all of AdamW, and of models far larger than the lab's.
+        is_like = inputs.optimizer == "adamw" and not inputs.is_tiny and outside <= _FAR
+        is_asked = is_like and not doubts
+        known = lookup(published_runs(), inputs, objective) if is_asked else None
         if known is not None and known.runs >= LEAST:
             return _by_published(known, about)
         if known is not None:
@@ -166,16 +169,6 @@ def assess_fine_tuning(
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
         usual=said.usual,
     )
-
-
-def _published(inputs: FineTuningInputs, objective: str) -> PublishedReport | None:
-    """Return the published runs of the same sort; None where they cannot stand for this one.
-
-    They were all of AdamW, and of models far larger than the lab's.
-    """
-    if inputs.optimizer != "adamw" or inputs.is_tiny or decades_outside(inputs) > _FAR:
-        return None
-    return lookup(published_runs(), inputs, objective)
 
 
 def _by_published(known: PublishedReport, about: About) -> FromPublished:

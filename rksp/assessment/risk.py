@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
     MEANINGS,
@@ -18,7 +17,7 @@ from rksp.classifiers.edge_inputs import (
     EdgeInputs,
     Norm,
 )
-from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.edge_model import EdgeEstimate, EdgePredictor
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.answer import (
     CertainFailure,

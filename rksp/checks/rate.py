@@ -1,4 +1,4 @@
-"""Checks of the learning rate: against the model's edge, its optimizer and its schedule."""
+"""Checks of the learning rate: its edge, optimizer and schedule, and whether labels cover them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rksp.checks.evidence import CheckEvidence, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.ground.flags import count
 from rksp.ground.text import short
+from rksp.recipe.coverage import not_covered
 from rksp.recipe.optimizers.table import optimizer_spec
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
@@ -168,4 +169,19 @@ def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
             f"by at most {farthest:.1g}, so nothing is learned.",
             farthest,
             level=Level.ERROR if is_still else Level.WARNING,
+        )
+
+
+@check("RKSP901")
+def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
+    # The model of fine-tuning says itself what its runs do not hold.
+    parts = [] if not evidence.start.is_scratch else list(not_covered(evidence.recipe))
+    if evidence.recipe.precision == "fp8":
+        parts.append("fp8")
+    if evidence.settings.scales_rates_by_width:
+        parts.append("rates scaled by width (μP)")
+    if parts:
+        yield Observation(
+            f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
+            float(len(parts)),
         )

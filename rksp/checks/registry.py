@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rate, router, shape
+from rksp.checks import fine_tuning, forward, gradient, precision, rate, router, shape
 from rksp.checks.check import Check, Observation, Reads, Weights
 from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Finding, Level
@@ -16,7 +16,7 @@ from rksp.documents.score import NotRunReport
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.text import short
 
-_MODULES = (coverage, fine_tuning, forward, gradient, precision, rate, router, shape)
+_MODULES = (fine_tuning, forward, gradient, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),
@@ -42,7 +42,13 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
         seen: What checks that read no rate saw of this very model and its recipes before; they
             look once.
     """
-    known = _at_any_rate(evidence, {} if seen is None else seen)
+    seen = {} if seen is None else seen
+    of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
+    if of_recipe not in seen:
+        if of_model not in seen:
+            seen[of_model] = _looked(evidence, "model")
+        seen[of_recipe] = (*seen[of_model], *_looked(evidence, "recipe"))
+    known = seen[of_recipe]
     observed = sorted((*known, *_looked(evidence, "rate")), key=lambda sight: sight[0].code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
     if limits:
@@ -54,15 +60,6 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
         check.report(observation, _advice(observation, advice)) for check, observation in observed
     ]
     return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
-
-
-def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
-    of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
-    if of_recipe not in seen:
-        if of_model not in seen:
-            seen[of_model] = _looked(evidence, "model")
-        seen[of_recipe] = (*seen[of_model], *_looked(evidence, "recipe"))
-    return seen[of_recipe]
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:

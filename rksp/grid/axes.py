@@ -303,9 +303,8 @@ class Columns:
     def notes(self) -> list[str]:
         """Return a note that names the ignored columns; none if there are none."""
         names = ", ".join(sorted(self.ignored))
-        return [f"Ignored columns (neither recipe nor settings of the model): {names}."] * bool(
-            names
-        )
+        said = f"Ignored columns (neither recipe nor settings of the model): {names}."
+        return [said] if names else []
 
 
 def _is_target(name: str) -> bool:

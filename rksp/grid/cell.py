@@ -349,18 +349,14 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
             if isinstance(recipe, ValueError):
                 yield _failed(recipe, cell.key)
                 continue
-            run = replace(question.run, recipe=recipe, origins=_unknown(cell))
-            one = replace(question, run=run)
+            unknown = {n: Origin(kind=OriginKind.UNKNOWN, text=w) for n, w in cell.unknown.items()}
+            one = replace(question, run=replace(question.run, recipe=recipe, origins=unknown))
             try:
                 found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
             except expected as error:
                 yield _failed(error, cell.key)
                 continue
             yield Event(kind="result", cell=cell.key, result=summarize(found))
-
-
-def _unknown(cell: GroupCell) -> dict[str, Origin]:
-    return {name: Origin(kind=OriginKind.UNKNOWN, text=why) for name, why in cell.unknown.items()}
 
 
 def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, list[float]]]:
@@ -383,16 +379,14 @@ def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, lis
 def summarize(evaluation: Evaluation) -> CellAnswer:
     """Return what a grid stores of an evaluation."""
     risk = evaluation.risk
-    levers = risk.levers if isinstance(risk, FromEdge) else []
-    lever = next(((one.name, one.factor) for one in levers), (None, None))
-    numbers = {name: risk.number(name) for name in NUMBERS}
+    lever = next(iter(risk.levers if isinstance(risk, FromEdge) else ()), None)
     return CellAnswer(
-        **numbers,
+        **{name: risk.number(name) for name in NUMBERS},
         verdict=str(risk.verdict),
         reasons=tuple(risk.reasons) if isinstance(risk, Untold) else (),
         evidence=risk.evidence,
-        lever=lever[0],
-        lever_factor=lever[1],
+        lever=lever and lever.name,
+        lever_factor=lever and lever.factor,
         findings=tuple(FoundLevel(code=one.code, level=one.level) for one in evaluation.findings),
     )
 

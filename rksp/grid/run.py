@@ -19,7 +19,7 @@ from rksp.grid.axes import check_names
 from rksp.grid.cell import init_keys, model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.group import CellGroup, Event, Failure, Options
+from rksp.grid.group import CellGroup, Event, Options
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
 from rksp.ground.allocator import collector_paused
@@ -150,8 +150,10 @@ def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -
         end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
     if end is None:
         return False
-    if work.open:
-        _blame(store, work, end.failure or "killed", end.message or "the worker ended early")
+    first = 1 if work.profiled else len(work.open)
+    guilty, others = list(work.open)[:first], list(work.open)[first:]
+    store.fail(guilty, end.failure or "killed", end.message or "the worker ended early")
+    store.release(others)
     return True
 
 
@@ -174,13 +176,6 @@ def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> N
         teller.tell_failure(name, event.message, len(keys))
     for key in keys:
         work.open.pop(key, None)
-
-
-def _blame(store: GridStore, work: _Running, failure: Failure, message: str) -> None:
-    guilty = list(work.open)[:1] if work.profiled else list(work.open)
-    store.fail(guilty, failure, message)
-    store.release(key for key in work.open if key not in guilty)
-    work.open = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.
 _TEXT = json.JSONEncoder()
 _LABELS = json.JSONEncoder(default=str)
+# The disk or another process is the cause, and not the content.
+_OF_THE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -112,7 +114,8 @@ class GridStore:
             bound_queries(self._base, path, QUERIES if read_only else None)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
-            if _is_of_the_disk(error):
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
+            if primary in _OF_THE_DISK:
                 raise
             raise ArtifactError(f"{path} is not a grid store ({error}).") from error
         if found not in (None, SCHEMA):
@@ -394,12 +397,6 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
         else:
             return base
     raise AssertionError("unreachable: one of the two returns or raises")
-
-
-def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:
-    """Return True if the disk or another process is the cause, and not the content."""
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
-    return primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 
 
 def _may_live(owner: str) -> bool:

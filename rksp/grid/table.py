@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from rksp.documents.grid import FAILED, CellNumbers, Record, RiskMap, RiskRow
+from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import word_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import model_name, unnamed_settings
@@ -49,7 +50,7 @@ _TEXT, _TEXT_POWER = 410.7, 0.28  # of what a run loses for the text that it doe
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
 
 
-def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
+def records(rows: Sequence[Row], bar: float = DEFAULT_BAR) -> list[Record]:
     """Return one record for each cell, ranked by expected loss, then risk, then faster rates.
 
     Cells of other batches or lengths are compared by the text that they see (`_worth`).
@@ -173,10 +174,8 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
 
 
 def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
-    if found is None:
-        return False
     try:
-        return bool(compare(found, value))
+        return found is not None and bool(compare(found, value))
     except TypeError:
         return bool(compare(str(found), str(value)))
 
@@ -240,7 +239,11 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
         is_binned=len(columns) < len(rates),
         rows=[
             RiskRow(
-                name=name, probabilities=[_mean(seen.get((name, i))) for i in range(len(columns))]
+                name=name,
+                probabilities=[
+                    sum(some) / len(some) if (some := seen.get((name, i))) else None
+                    for i in range(len(columns))
+                ],
             )
             for name in dict.fromkeys(names)
         ],
@@ -269,10 +272,6 @@ def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
         if len({place(r, kept) for r in found}) <= _MOST_ROWS:
             return kept
     return []
-
-
-def _mean(values: list[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 Settings = Mapping[str, Any]
@@ -305,11 +304,17 @@ def export_sweep(
         return ""
     ranges = _ranges(cells, head or {}, ceiling)
     atomic_write(path, to_wandb(cells, head or {}, ranges))
-    if ranges:
-        return _about_ranges(path, ranges, ceiling)
+    rate = next((name for name in ranges if canonical(name) == ("recipe", "learning_rate")), None)
     extra = math.prod(map(len, _values(cells).values())) - len(cells)
-    if not extra:
-        return ""
+    if rate is not None and ceiling is not None:
+        return (
+            f"In {path}, {rate} ends at {short(ceiling)}, the least rate not to exceed among the "
+            "cells that pass."
+        )
+    if rate is not None:
+        return f"{path} keeps the range of {rate}: rksp gives no rate not to exceed here."
+    if ranges or not extra:
+        return f"{path} keeps its ranges." if ranges else ""
     return (
         f"A W&B sweep is a product: {path} also lists {many(extra, 'combination')} "
         f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
@@ -363,31 +368,10 @@ def _ranges(
     return found
 
 
-def _about_ranges(path: Path, ranges: Mapping[str, Any], ceiling: float | None) -> str:
-    """Say where the range of the learning rate ends now."""
-    rates = [name for name in ranges if canonical(name) == ("recipe", "learning_rate")]
-    if not rates:
-        return f"{path} keeps its ranges."
-    if ceiling is None:
-        return f"{path} keeps the range of {rates[0]}: rksp gives no rate not to exceed here."
-    return (
-        f"In {path}, {rates[0]} ends at {short(ceiling)}, the least rate not to exceed among the "
-        "cells that pass."
-    )
-
-
 def to_hydra(cells: Sequence[Settings]) -> str:
     """Return a line of overrides for each cell, quoted as a shell reads them."""
-    lines = (
-        shlex.join(f"{name}={_hydra_value(value)}" for name, value in cell.items())
-        for cell in cells
-    )
-    return "".join(f"{line}\n" for line in lines)
-
-
-def to_trials(cells: Sequence[Settings]) -> str:
-    """Return a JSON list of parameters, which `Study.enqueue_trial` takes one by one."""
-    return json.dumps([dict(cell) for cell in cells], indent=1) + "\n"
+    rows = ((f"{name}={_hydra_value(value)}" for name, value in cell.items()) for cell in cells)
+    return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 
 def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
@@ -423,7 +407,8 @@ SWEEPS: dict[str, Callable[..., str]] = {
     ".yaml": to_wandb,
     ".yml": to_wandb,
     ".txt": to_hydra,
-    ".json": to_trials,
+    # A list of parameters, which `Study.enqueue_trial` takes one by one.
+    ".json": lambda cells: json.dumps([dict(cell) for cell in cells], indent=1) + "\n",
 }
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 TABLES = (".csv", ".jsonl", ".ndjson")
