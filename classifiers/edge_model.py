@@ -70,7 +70,8 @@ class EdgeEstimate(EdgeAndBest):
 
     def expected_excess(self, rate: float) -> float:
         """Return the nats that a run at this rate is expected to lose against the best rate."""
-        self.lose_at([rate])
+        if rate not in self._lost:
+            self._lost[rate] = float(self._excess(np.array([math.log10(rate)]))[0])
         return self._lost[rate]
 
     def lose_at(self, rates: Iterable[float]) -> None:

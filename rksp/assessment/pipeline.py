@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs, shown_beside
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -195,7 +195,6 @@ def judge(
     alternatives: Sequence[tuple[str, Recipe]] = (),
     unknown: Mapping[str, str] = MappingProxyType({}),
     with_details: bool = True,
-    with_advice: bool = True,
     rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
@@ -210,8 +209,8 @@ def judge(
             they leave out, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
             uses each alone makes it "cannot tell".
-        with_details: Compute the curve of the risk too, and list the checks that could not run.
-        with_advice: Say which rate would be better.
+        with_details: Compute the curve of the risk and say which rate is better too, and list the
+            checks that could not run.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
@@ -226,8 +225,8 @@ def judge(
             configured = ConfiguredReport.of(answer(plan, bare))
     assessment: Answer
     try:
-        shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
-        assessment = answer(plan, evidence, gradient, rates=rates, **shown)
+        detail: Detail = "page" if with_details else "cell"
+        assessment = answer(plan, evidence, gradient, rates=rates, detail=detail)
         beside = () if start.is_scratch or rate is not None else shown_beside(plan)
         others = tuple(
             AlternativeReport.of(answer(other, evidence, gradient), assumption=text)
@@ -281,9 +280,7 @@ def _answer(
     terms: Terms,
     unknown: Mapping[str, str],
     rates: Sequence[float] = (),
-    with_curve: bool = False,
-    with_advice: bool = False,
-    with_levers: bool = False,
+    detail: Detail = "brief",
 ) -> Answer:
     """Return the answer of the model that covers a run at a rate, or why there is none.
 
@@ -312,7 +309,7 @@ def _answer(
     def make() -> Basis:
         """Ask the model of the edge, and if wanted once more for each lever."""
         basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
-        if basis.reasons or not with_levers:
+        if basis.reasons or detail == "brief":
             return basis
         predict = lambda other, changed: model.predict(
             replace(inputs_of(evidence, other), **changed), features.values
@@ -322,9 +319,9 @@ def _answer(
         return replace(basis, levers=levers, applied=applied_in(model))
 
     # `declared` is the evidence's own: it stands for it.
-    asked = (evidence.declared, recipe.but_for_rate, with_levers)
+    asked = (evidence.declared, recipe.but_for_rate, detail)
     basis = model.once(asked, make) if isinstance(model, Remembered) else make()
-    return basis.answer(about, with_curve=with_curve, with_advice=with_advice)
+    return basis.answer(about, detail)
 
 
 def _tuned(

@@ -47,6 +47,8 @@ TRAINED = (
     "rates of trained weights are not carried over; if you train from scratch, type --from-scratch"
 )
 Answers = Literal["random initializations", "fine-tuning", "none"]
+# How much of an answer is wanted: its word and rates, all numbers at its rate, or the curve too.
+Detail = Literal["brief", "cell", "page"]
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
 _FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
@@ -211,24 +213,22 @@ class About:
         )
 
     def of_estimate(
-        self, estimate: EdgeEstimate | FineTuningEstimate, rates: Sequence[float] = RATES
+        self, estimate: EdgeEstimate | FineTuningEstimate, detail: Detail = "page"
     ) -> dict[str, object]:
-        """Return the fields of `Estimate`: the rates and the risks.
-
-        Args:
-            estimate: What the model that was asked says.
-            rates: Where the curve of the risk is wanted.
-        """
+        """Return the fields of `Estimate`, what the model that was asked says: rates and risks."""
         bar, rate = self.terms.gate.bar, self.learning_rate
         ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
         failed = None if rate is None else estimate.failed(rate)
-        low, high = (None, None) if rate is None else estimate.interval(rate)
+        low = high = diverged = None
+        if rate is not None and detail != "brief":
+            (low, high), diverged = estimate.interval(rate), estimate.diverged(rate)
+        rates = RATES if detail == "page" else ()
         return {
             **self.stated,
             "probability_failed": failed,
             "probability_failed_low": low,
             "probability_failed_high": high,
-            "probability_diverged": None if rate is None else estimate.diverged(rate),
+            "probability_diverged": diverged,
             # By the rate that is printed, as the checks and grids see it.
             "verdict": word_at(rate, ceiling, is_risk=failed is not None and failed >= bar),
             "start_here": rounded(estimate.start_here),
@@ -299,37 +299,33 @@ class Basis:
             is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
         )
 
-    def answer(
-        self, about: About, *, with_curve: bool = True, with_advice: bool = True
-    ) -> FromEdge | Untold:
+    def answer(self, about: About, detail: Detail = "page") -> FromEdge | Untold:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
         Args:
             about: The rate and the terms; None for the rate asks only for the three rates.
-            with_curve: Compute the risk at every rate, which is most of the work, and what moves
-                it.
-            with_advice: Say which rate is better.
+            detail: How much is wanted; the risk at every rate is most of the work.
         """
-        estimate, learning_rate = self.estimate, about.learning_rate
+        estimate, rate = self.estimate, about.learning_rate
         known: dict[str, object] = {"outside": estimate.outside, "classifier_data": self.digest}
-        reasons = self.reasons
+        reasons, is_page = list(self.reasons), detail == "page"
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
-        is_alone = with_curve and estimate.learned is None
-        if not reasons and learning_rate is not None and is_alone:
-            reasons = tuple(open_at(estimate, learning_rate))
+        if is_page and not reasons and rate is not None and estimate.learned is None:
+            reasons = open_at(*estimate.interval(rate), estimate.likely_edge)
         if reasons:
             return about.cannot_tell(reasons, **known)
-        start, with_rate = estimate.start_here, learning_rate is not None
-        rate_to_better = learning_rate if with_advice else None
-        excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
+        excess = advice = None
+        if rate is not None and detail != "brief":
+            excess = estimate.expected_excess(rate)
+            advice = _advice(estimate, rate, about.terms.gate.bar) if is_page else None
         return FromEdge(
-            **about.of_estimate(estimate, RATES if with_curve else ()),
+            **about.of_estimate(estimate, detail),
             **known,
-            start_excess=estimate.expected_excess(start),
+            start_excess=estimate.expected_excess(estimate.start_here),
             expected_excess=excess,
-            contributions=self._contributions() if with_curve and with_rate else [],
+            contributions=self._contributions() if is_page and rate is not None else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-            counterfactual=_advice(estimate, rate_to_better, start, about.terms.gate.bar),
+            counterfactual=advice,
             levers=list(self.levers),
             applied=list(self.applied),
         )
@@ -388,23 +384,19 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
     return found
 
 
-def open_at(estimate: EdgeEstimate, rate: float) -> list[str]:
+def open_at(low: float, high: float, edge: float) -> list[str]:
     """Return why rksp cannot tell at a rate near an edge that teams have far apart, as a clause."""
-    if not says_nothing(*estimate.interval(rate)):
+    if not says_nothing(low, high):
         return []
-    edge = short(estimate.likely_edge, 2)
     return [
         "teams differ by more than this learning rate lies from the likely edge, "
-        f"{edge}: in some of them nearly all such runs fail, in others hardly any"
+        f"{short(edge, 2)}: in some of them nearly all such runs fail, in others hardly any"
     ]
 
 
-def _advice(
-    estimate: EdgeEstimate, rate: float | None, start: float, threshold: float
-) -> str | None:
+def _advice(estimate: EdgeEstimate, rate: float, threshold: float) -> str | None:
     """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
-    if rate is None:
-        return None
+    start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
         if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:

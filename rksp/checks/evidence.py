@@ -13,7 +13,7 @@ from rksp.models.declared import Declared, DeclaredShape
 from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
-from rksp.recipe.start import SCRATCH, Start, decide_start
+from rksp.recipe.start import SCRATCH, Start
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -105,10 +105,6 @@ class CheckEvidence:
     start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Let the recipe have its say in the start: adapters need trained weights."""
-        object.__setattr__(self, "start", decide_start(self.start, recipe=self.recipe))
 
     @cached_property
     def held(self) -> frozenset[Need]:

@@ -352,7 +352,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
             unknown = {n: Origin(kind=OriginKind.UNKNOWN, text=w) for n, w in cell.unknown.items()}
             one = replace(question, run=replace(question.run, recipe=recipe, origins=unknown))
             try:
-                found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
+                found = one.judged(evidence, with_details=False, rates=rates)
             except expected as error:
                 yield _failed(error, cell.key)
                 continue

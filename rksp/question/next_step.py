@@ -17,7 +17,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind
 
 if TYPE_CHECKING:
-    from rksp.documents.score import ScoreReport, SeedReport
+    from rksp.documents.score import ScoreReport
     from rksp.question.run import Run
 
 MAX_TRAINED = 2e7  # parameters of what short runs train unless asked for more
@@ -75,23 +75,15 @@ def next_step(
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
         return Step(command="explain", word=error.code)
-    better = _better_rate(report, seed)
-    if better is not None:
-        return Step(command="score", changed={"learning_rate": better})
+    first, rate = seed.risk.number("start_here"), report.recipe.learning_rate
+    if first is not None and (rate is None or seed.risk.verdict is not Verdict.OK):
+        ceiling = None if rate is None else seed.risk.number("do_not_exceed")
+        better = short(min(filter(None, (first, ceiling))), 2)
+        if rate is None or float(better) < _CLEARLY_LOWER * rate:
+            return Step(command="score", changed={"learning_rate": better})
     if seed.risk.evidence == "config" and not report.target.shape_from:
         return Step(command="score", changed={"evidence": None})
     return _trial(report, target, has_data=has_data)
-
-
-def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
-    risk, rate = seed.risk, report.recipe.learning_rate
-    first = risk.number("start_here")
-    if first is None:
-        return None
-    ceiling = None if rate is None else risk.number("do_not_exceed")
-    start = short(min(filter(None, (first, ceiling))), 2)
-    is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or risk.verdict is not Verdict.OK) else None
 
 
 def _trial(

@@ -15,7 +15,6 @@ from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start, decide_start
 from rksp.recipe_files.said.origin import (
-    DECISIVE,
     Origin,
     OriginKind,
     assumptions,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.documents.finding import Edit, Finding
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
 RUN_SUFFIXES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
@@ -191,15 +189,6 @@ class Run:
         """All assumptions in one line."""
         return line_of(assumptions(dict(self.recipe), self.origins))
 
-    @property
-    def unknown(self) -> dict[str, str]:
-        """Field without which there is no answer, and that the file gives → why it is not known."""
-        return {
-            name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
-            for name, origin in self.origins.items()
-            if origin.kind is OriginKind.UNKNOWN and name in DECISIVE
-        }
-
     def alternatives(self) -> list[tuple[str, Recipe]]:
         """Return other recipes that the same input could mean, each with its assumption.
 
@@ -284,23 +273,19 @@ class Run:
         recipe = Recipe.parse(self.recipe.model_dump(exclude_unset=True) | known)
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
-    def _text(self) -> RunText:
-        from rksp.recipe_files.said.edits import RunText
-
-        known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
-        if not self.named:
-            return RunText(path="", **known)
-        more = {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
-        document = None if self.read_file is None else self.read_file.document
-        return RunText.of(self.named, "" if document is None else document.text, **known, **more)
-
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.answer import FromEdge
         from rksp.documents.score import OriginReport, UnreadReport
+        from rksp.recipe_files.said.edits import RunText
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
-        text = self._text()
+        known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
+        text = RunText(path="", **known)
+        if self.named:
+            document = None if self.read_file is None else self.read_file.document
+            known |= {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
+            text = RunText.of(self.named, "" if document is None else document.text, **known)
         edit = cache(text.edit)
 
         def edits(finding: Finding) -> list[Edit]:

@@ -100,7 +100,7 @@ def _python(run: dict) -> dict:
     said = load_edge_model().predict(inputs)
     rate, start, ceiling = run["learning_rate"], said.start_here, said.do_not_exceed()
     failed, (low, high) = said.failed(rate), said.interval(rate)
-    reasons = beyond(said, inputs) or open_at(said, rate)
+    reasons = beyond(said, inputs) or open_at(*said.interval(rate), said.likely_edge)
     return {
         "startHere": start,
         "likelyEdge": said.likely_edge,

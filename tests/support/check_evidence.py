@@ -27,7 +27,7 @@ from rksp.measure.gradient import measure_gradient
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
-from rksp.recipe.start import Start
+from rksp.recipe.start import SCRATCH, Start, decide_start
 
 BAD = (Level.ERROR, Level.WARNING)
 
@@ -84,8 +84,10 @@ def healthy(
     **more: object,
 ) -> CheckEvidence:
     """Return a run without findings, some parts replaced; without a forward pass if it is False."""
+    chosen = RECIPE.model_copy(update=recipe or {})
+    more |= {"start": decide_start(more.get("start", SCRATCH), recipe=chosen)}
     return CheckEvidence(
-        recipe=RECIPE.model_copy(update=recipe or {}),
+        recipe=chosen,
         facts=replace(FACTS, **facts or {}),
         forward=NO_PASS if forward is False else replace(FORWARD, **forward or {}),
         gradient=replace(GRADIENT, **gradient or {}),
