@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from rksp.classifiers.artifacts import Deviation
 from rksp.documents.own_runs import LearnedReport
-from rksp.documents.terms import DEFAULT_RISK
 
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
@@ -238,14 +237,6 @@ class EdgeAndBest:
     def likely_edge(self) -> float:
         """The median of the edge, at which P(failed) is one half."""
         return self.rate_at(0.5)
-
-    def do_not_exceed(self, risk: float = DEFAULT_RISK) -> float:
-        """Return the rate at which P(failed) is `risk`.
-
-        It can lie below `start_here` in short runs, where too low a rate costs as much as a
-        failure.
-        """
-        return self.rate_at(risk)
 
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate.

@@ -319,18 +319,16 @@ class Advisory(Strict):
         may_differ = any(release is not None and release.may_differ for release in installed)
         is_single = about.established == "single report"
         most = Level.ERROR
-        if is_single or is_patched or may_differ or self.has_lapsed(today):
+        # No release without the fault is known, and nobody looked for 90 days.
+        is_open = bool(self.affected) and not any(one.has_end for one in self.affected)
+        has_lapsed = is_open and today - self.modified > _LAPSE
+        if is_single or is_patched or may_differ or has_lapsed:
             most = Level.NOTE
         elif not about.range_is_certain or not (
             self.affected or about.established == "maintainer confirmed"
         ):
             most = Level.WARNING
         return min(self.severity, most, key=LEVELS.index)
-
-    def has_lapsed(self, today: datetime.date) -> bool:
-        """Return True if no release without the fault is known, and nobody looked for 90 days."""
-        is_open = bool(self.affected) and not any(one.has_end for one in self.affected)
-        return is_open and today - self.modified > _LAPSE
 
 
 Unsettled = tuple[Advisory, tuple[str, ...]]

@@ -20,7 +20,7 @@ from support.pages import Page, embedded
 from lab.fit.artifacts import artifact_json
 from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import word_at
 from rksp.ground.text import percent
 from rksp.recipe import MuonScale, Recipe, Schedule
@@ -98,7 +98,7 @@ def _python(run: dict) -> dict:
     shape = {name: run[name] for name in ("width", "depth", "vocabulary", "norm", *KIND)}
     inputs = edge_inputs(Recipe(**fields), **shape)
     said = load_edge_model().predict(inputs)
-    rate, start, ceiling = run["learning_rate"], said.start_here, said.do_not_exceed()
+    rate, start, ceiling = run["learning_rate"], said.start_here, said.rate_at(DEFAULT_RISK)
     failed, (low, high) = said.failed(rate), said.interval(rate)
     reasons = beyond(said, inputs) or open_at(*said.interval(rate), said.likely_edge)
     return {
