@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rksp.assessment.risk import About, largest_first, rounded, start_lower
+from rksp.assessment.risk import FAR, About, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate, FineTuningPredictor
 from rksp.classifiers.fine_tuning.published import LEAST, lookup, published_runs, sort_of
+from rksp.classifiers.levers.catalogue import kind_of
 from rksp.documents.answer import (
     Contribution,
     FromFineTuning,
@@ -28,12 +29,6 @@ from rksp.models.families import lineage_of
 from rksp.recipe import LOW_RANK, Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
-_KINDS = {
-    "causal-lm": "decoder",
-    "seq2seq": "encoder_decoder",
-    "masked-lm": "encoder",
-    "image-classification": "vision",
-}
 _OBJECTIVES = {
     "mlm": "masked",
     "classification": "classification",
@@ -52,7 +47,6 @@ _NEARBY = ("tiny-full/encoder",)
 _WIDEST = 2.0  # decades between the 5 % and the 95 % quantile of the edge
 _BREAKS = 10.0  # times the highest published rate, above which a run is at risk
 _CLEARLY = 1 + 1e-9  # so that a rate that is the highest one is not above it
-_FAR = 0.7  # decades beyond the sizes of the data at which rksp cannot tell
 _NAMES = {"base": "kind of model", "kind": "kind of model with adapters"}
 _MEANINGS = {
     "size": "the number of parameters",
@@ -86,7 +80,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
     """
     shape = declared.shape
     return {
-        "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
+        "kind": declared.family.kind or (kind_of(declared) or "other").replace("-", "_"),
         "family": lineage_of(declared.name),
         "parameters": counted if shape is None else round(shape.block_parameters),
     }
@@ -148,7 +142,7 @@ def assess_fine_tuning(
     is_covered = said.learned is not None and said.learned.covers
     if reasons and not is_covered:
         # Published runs were all of AdamW, and of models far larger than the lab's.
-        is_like = inputs.optimizer == "adamw" and not inputs.is_tiny and outside <= _FAR
+        is_like = inputs.optimizer == "adamw" and not inputs.is_tiny and outside <= FAR
         is_asked = is_like and not doubts
         known = lookup(published_runs(), inputs, objective) if is_asked else None
         if known is not None and known.runs >= LEAST:
@@ -205,7 +199,7 @@ def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[st
     width = said.edge.quantile(0.95) / said.edge.quantile(0.05)
     if not found and width > 10**_WIDEST:
         found.append(f"nine in ten edges lie between rates that differ by a factor of {width:.0f}")
-    if (outside := decades_outside(inputs)) > _FAR:
+    if (outside := decades_outside(inputs)) > FAR:
         found.append(
             f"the number of parameters lies a factor of {10**outside:.3g} beyond the runs of "
             "fine-tuning"

@@ -302,9 +302,8 @@ def _answer(
         return about.cannot_tell([*missing, *choice.reasons])
     if choice.model == "fine-tuning":
         return _tuned(evidence, recipe, classifier, about)
-    model, doubts = classifier or load_edge_model(), choice.doubts
-    if seen is not None:
-        doubts = doubts_of(seen, gradient, doubts)
+    model = classifier or load_edge_model()
+    doubts = choice.doubts if seen is None else doubts_of(seen, gradient, choice.doubts)
 
     def make() -> Basis:
         """Ask the model of the edge, and if wanted once more for each lever."""

@@ -31,7 +31,7 @@ from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import word_at
 from rksp.ground.errors import NotCovered
-from rksp.ground.text import percent, short
+from rksp.ground.text import CLEARLY_LOWER, percent, rounded_down, short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.coverage import SEEN_OBJECTIVES, uncovered
@@ -51,9 +51,8 @@ Answers = Literal["random initializations", "fine-tuning", "none"]
 Detail = Literal["brief", "cell", "page"]
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
-_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
@@ -245,14 +244,6 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate
 
 
-def rounded_down(rate: float) -> float:
-    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
-    if not 0 < rate < math.inf:
-        return rate
-    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
-    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """What the answers share that a recipe has at all learning rates.
@@ -372,7 +363,7 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
     found = [
         f"{MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
-        if over > _FAR and name not in OPTIMIZERS
+        if over > FAR and name not in OPTIMIZERS
     ]
     if inputs.optimizer not in ("adamw", *OPTIMIZERS):
         found.append(f"the labelled runs include no optimizer {inputs.optimizer}")
@@ -399,7 +390,7 @@ def _advice(estimate: EdgeEstimate, rate: float, threshold: float) -> str | None
     start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
-        if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
+        if estimate.failed(start) >= threshold or start > CLEARLY_LOWER * rate:
             bar = short(estimate.rate_at(threshold), 2)
             return f"P(failed) is under the bar of {threshold:.2g} only below {bar}."
         return start_lower(estimate, rate)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
+from rksp.checks.precision import FP16_MAX
 from rksp.checks.rate import NEAR_EDGE
 from rksp.documents.finding import LEVELS, Level
 from rksp.documents.shown import GRADIENT_NOT_FINITE
 from rksp.ground.text import short
 
 _NORM, _WILD_NORM = 100.0, 1000.0
-_FP16_MAX = 65504.0
 _SKIPPED = 1024.0  # torch's loss scale starts at 65536 and halves with each overflow: ten steps
 _USUAL_RATE = 2.0  # times the published rate
 _STARVED = 5e-4  # epsilon over the bound of a clipped gradient's entries: 4.8B parameters at 1e-8
@@ -37,7 +37,7 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
         yield Observation(
             f"The largest gradient entry is {largest:.3g} before loss scaling.",
             largest,
-            level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
+            level=Level.ERROR if largest > FP16_MAX else Level.WARNING,
         )
 
 

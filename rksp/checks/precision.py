@@ -12,9 +12,9 @@ from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.recipe.optimizers.table import optimizer_spec
 
-_FP16_MAX = 65504.0
+FP16_MAX = 65504.0
 _FP16_ROOM = 8.0  # activations grow during training; the first step needs some room
-_FP16_SAFE = _FP16_MAX / _FP16_ROOM
+_FP16_SAFE = FP16_MAX / _FP16_ROOM
 _FP16_TINY = 2.0**-24  # smallest positive fp16
 _FP8_MAX = 448.0  # E4M3
 _ROUNDING = {"bf16-pure": 2.0**-9, "fp16-pure": 2.0**-12}  # half a unit in the last place of 1
@@ -38,9 +38,9 @@ def _fp16_range(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.in_fp16 and largest > _FP16_SAFE:
         yield Observation(
             f"The output of {name} reaches {largest:.5g}. The largest fp16 number is "
-            f"{_FP16_MAX:.0f}.",
+            f"{FP16_MAX:.0f}.",
             largest,
-            level=Level.ERROR if largest > _FP16_MAX else Level.WARNING,
+            level=Level.ERROR if largest > FP16_MAX else Level.WARNING,
             layer=definite(name),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
@@ -11,10 +10,10 @@ from pathlib import Path
 from rksp.checks import fine_tuning, forward, gradient, precision, rate, router, shape
 from rksp.checks.check import Check, Observation, Reads, Weights
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.documents.finding import Finding, Level
+from rksp.documents.finding import LEVELS, Finding, Level
 from rksp.documents.score import NotRunReport
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.text import short
+from rksp.ground.text import CLEARLY_LOWER, rounded_down, short
 
 _MODULES = (fine_tuning, forward, gradient, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
@@ -26,8 +25,6 @@ CHECKS: tuple[Check, ...] = tuple(
 Sight = tuple[Check, Observation]
 Seen = dict[Hashable, tuple[Sight, ...]]  # by what was held, and by the recipe but for its rate
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
-_SEVERITY = tuple(Level)
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 
 
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
@@ -59,7 +56,7 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     found = [
         check.report(observation, _advice(observation, advice)) for check, observation in observed
     ]
-    return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
+    return tuple(sorted(found, key=lambda finding: -finding.severity))
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
@@ -119,9 +116,8 @@ def _advice(seen: Observation, lower: str) -> str | None:
 
 def _lower(rate: float | None, limit: float, *, is_start: bool) -> str:
     """Name a lower rate within the limit, with two digits, or the limit itself if it is as near."""
-    unit = 10.0 ** (math.floor(math.log10(limit)) - 1)
-    advised = limit if is_start else math.floor(limit / unit * (1 + 1e-9)) * unit
-    if rate is not None and advised > _CLEARLY_LOWER * rate:
+    advised = limit if is_start else rounded_down(limit)
+    if rate is not None and advised > CLEARLY_LOWER * rate:
         return f"Lower the learning rate below {short(min(limit, rate), 3)}"
     return f"Lower the learning rate to {short(advised, 2)}"
 
@@ -170,7 +166,7 @@ def select_findings(
         for finding in findings
         if _is_kept(finding.code, chosen, left_out)
     ]
-    return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
+    return tuple(sorted(kept, key=lambda finding: -finding.severity))
 
 
 def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRunReport, ...]:
@@ -202,7 +198,7 @@ def _code(text: str, whole: bool = False) -> str:
 
 
 def _level(text: str) -> Level:
-    if text not in _SEVERITY:
-        hint = nearest(text, _SEVERITY, count=1) or "."
+    if text not in LEVELS:
+        hint = nearest(text, LEVELS, count=1) or "."
         raise InputError(f"The level {text!r} is unknown; use error, warning or note{hint}")
     return Level(text)

@@ -146,7 +146,7 @@ def _rope(settings: Declared) -> tuple[float | None, bool]:
     scaling, parameters = settings.get("rope_scaling"), settings.get("rope_parameters")
     inner = parameters if isinstance(parameters, dict) else getattr(parameters, "__dict__", {})
     parts = [parameters, *(x for x in inner.values() if not isinstance(x, str | int | float))]
-    bases = [settings.number("rope_theta", "rotary_emb_base")]
+    bases: list[object] = [settings.number("rope_theta", "rotary_emb_base")]
     bases += [setting(part, "rope_theta") for part in parts]
     kinds = [setting(scaling, "rope_type") or setting(scaling, "type")]
     kinds += [setting(part, "rope_type") for part in parts]

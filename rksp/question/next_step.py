@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rksp.documents.answer import CertainFailure
 from rksp.documents.verdict import Verdict, decisive_finding
 from rksp.ground.flags import flags_of
-from rksp.ground.text import short
+from rksp.ground.text import CLEARLY_LOWER, short
 from rksp.question.gate import deciding, is_fixable
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_TRAINED = 2e7  # parameters of what short runs train unless asked for more
 _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
-_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
 _TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
 _TEXTS = "text-classification"
 _LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
@@ -79,7 +78,7 @@ def next_step(
     if first is not None and (rate is None or seed.risk.verdict is not Verdict.OK):
         ceiling = None if rate is None else seed.risk.number("do_not_exceed")
         better = short(min(filter(None, (first, ceiling))), 2)
-        if rate is None or float(better) < _CLEARLY_LOWER * rate:
+        if rate is None or float(better) < CLEARLY_LOWER * rate:
             return Step(command="score", changed={"learning_rate": better})
     if seed.risk.evidence == "config" and not report.target.shape_from:
         return Step(command="score", changed={"evidence": None})

@@ -18,11 +18,11 @@ from support.commands import left_with
 from support.pages import Page, embedded
 
 from lab.fit.artifacts import artifact_json
-from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
+from rksp.assessment.risk import beyond, edge_inputs, open_at
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import word_at
-from rksp.ground.text import percent
+from rksp.ground.text import percent, rounded_down
 from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS
