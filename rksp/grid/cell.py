@@ -100,7 +100,7 @@ class Cell:
             init: What `init_key` returned, if it was asked before.
             recipe: The recipe as JSON, if it was written before.
         """
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "init": init or self.init_key(options),
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
@@ -127,7 +127,7 @@ def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
 
 def recipes_of(cells: Iterable[Cell]) -> list[dict[str, object]]:
     """Return the recipe of each cell as JSON; those that differ in their rates are written once."""
-    known: dict[Hashable, dict[str, Any]] = {}
+    known: dict[Hashable, dict[str, object]] = {}
     found = []
     for cell in cells:
         rest = cell.recipe.but_for_rate

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rksp.documents.grid import Record
 from rksp.documents.terms import DEFAULT_BAR
@@ -194,13 +193,13 @@ class GridResult:
     profiles: tuple[float, ...]
     made_by: Mapping[str, str]
     assumed: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, Any] = field(default_factory=dict)
+    sweep: Mapping[str, object] = field(default_factory=dict)
 
     def records(self, bar: float = DEFAULT_BAR) -> list[Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 
-    def settings(self, records: Sequence[Record]) -> list[Mapping[str, Any]]:
+    def settings(self, records: Sequence[Record]) -> list[Mapping[str, object]]:
         """Return what the grid set in the cells of these records, by the user's names."""
         by_position = {row.position: row.labels for row in self.rows}
         return [by_position[record.position] for record in records]

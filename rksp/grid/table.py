@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -72,7 +72,6 @@ def _record(row: Row, bar: float) -> Record:
     verdict = _verdict(row, bar)
     result = row.result or CellAnswer(verdict=verdict)
     answer = CellAnswer(verdict=verdict) if verdict == "cannot tell" else result
-    rate = row.recipe.get("learning_rate")
     columns = row.labels | row.recipe | unnamed_settings(row.overrides, row.labels)
     known = {
         **{name: getattr(answer, name) for name in CellNumbers.model_fields if name != "findings"},
@@ -80,7 +79,7 @@ def _record(row: Row, bar: float) -> Record:
         "model": model_name(row.target, row.overrides),
         "target": row.target,
         "seed": row.seed,
-        "learning_rate": rate if isinstance(rate, int | float) else None,
+        "learning_rate": row.learning_rate,
         "verdict": verdict,
         "reasons": "; ".join(filter(None, result.reasons)),
         "findings": result.findings,
@@ -97,9 +96,9 @@ def _verdict(row: Row, bar: float) -> str:
     result = row.result
     if result.verdict not in ANSWERS or result.probability_failed is None:
         return result.verdict
-    rate, most = row.recipe.get("learning_rate"), result.do_not_exceed
+    most = math.inf if result.do_not_exceed is None else result.do_not_exceed
     is_risk = result.probability_failed >= bar
-    return word_at(rate, math.inf if most is None else most, is_risk=is_risk).value
+    return word_at(row.learning_rate, most, is_risk=is_risk).value
 
 
 def _rank(record: Record) -> tuple[float | bool, ...]:
@@ -274,7 +273,7 @@ def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     return []
 
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 _PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
 
 
@@ -322,7 +321,7 @@ def export_sweep(
 
 
 def to_wandb(
-    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, object]]
 ) -> str:
     """Return a W&B sweep with every value that a cell has.
 
@@ -331,8 +330,9 @@ def to_wandb(
         head: The sweep that they came from. Names with dots are nested if its parameters are.
         ranges: Definitions that stand in place of a list of values, by name.
     """
-    nested = any("parameters" in part for part in dict(head.get("parameters") or {}).values())
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = dict(cast(Any, head.get("parameters") or {}))
+    nested = any("parameters" in part for part in parameters.values())
+    parameters = {}
     for name, values in _values(cells).items():
         listed = {"value": values[0]} if len(values) == 1 else {"values": values}
         place, *path = name.split(".") if nested else [name]
@@ -347,12 +347,12 @@ def to_wandb(
 
 def _ranges(
     cells: Sequence[Settings], head: Settings, ceiling: float | None
-) -> dict[str, Mapping[str, Any]]:
+) -> dict[str, Mapping[str, object]]:
     """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
 
     A range that lies above the ceiling is left out, so that the cells' own rates are listed.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Mapping[str, object]] = {}
     for name, definition in flat_parameters(head.get("parameters") or {}).items():
         axis = sweep_axis(name, definition)
         if not isinstance(axis, Range) or not any(name in cell for cell in cells):
@@ -374,8 +374,8 @@ def to_hydra(cells: Sequence[Settings]) -> str:
     return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 
-def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _values(cells: Sequence[Settings]) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {}
     for cell in cells:
         for name, value in cell.items():
             values = found.setdefault(name, [])
