@@ -8,8 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-from importlib.resources import files
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -26,6 +24,7 @@ from rksp.ground.text import percent, rounded_down
 from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS
+from rksp.report.playground import formulas
 
 SETTINGS = 1000
 KIND = (
@@ -162,8 +161,8 @@ console.log(JSON.stringify(JSON.parse(runs).map((run) => {
 
 
 def _in_node(file, folder, runs: list[dict]) -> list[dict]:
-    script = Path(str(files("rksp.classifiers").joinpath("edge_model.js")))
-    document, asked = folder / "document.json", folder / "runs.json"
+    script, document, asked = (folder / name for name in ("page.js", "document.json", "runs.json"))
+    script.write_text(formulas(), "utf-8")
     document.write_text(embedded(file.read_text("utf-8")), "utf-8")
     asked.write_text(json.dumps(runs), "utf-8")
     command = ["node", "-e", _NODE, *map(str, (script, document, asked))]
