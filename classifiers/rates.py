@@ -196,11 +196,6 @@ def _lapsing(chance: float, lapse: float) -> float:
     return lapse + (1 - 2 * lapse) * chance
 
 
-def _unlapsing(chance: float, lapse: float) -> float:
-    """Return the chance of which `_lapsing` makes this one; exactly 0.5 of 0.5."""
-    return 0.5 + (chance - 0.5) / (1 - 2 * lapse)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeAndBest:
     """What every answer says of its two distributions of rates, which are peak rates.
@@ -252,7 +247,7 @@ class EdgeAndBest:
         No rate has so small a chance as that to lapse, and none so large a one as its complement:
         then it is the rate from which P(failed) moves no further towards it.
         """
-        chance = _unlapsing(probability, self.lapse.share)
+        chance = 0.5 + (probability - 0.5) / (1 - 2 * self.lapse.share)  # exactly 0.5 of 0.5
         share = sharpened(min(max(chance, _RAREST), 1 - _RAREST), 1 / self.sharpness)
         return self.edge.quantile(share)
 

@@ -154,11 +154,14 @@ def assess_fine_tuning(
             )
         reasons[0] = f"trained weights: {reasons[0]}"
         return about.cannot_tell(reasons, outside=over, classifier_data=digest)
+    advice, bar, start = None, about.terms.gate.bar, said.start_here
+    if rate is not None and start < rate and said.failed(start) < bar <= said.failed(rate):
+        advice = start_lower(said, rate)
     return FromFineTuning(
         **about.of_estimate(said),
         contributions=_contributions(said) if rate is not None else [],
         outside=over,
-        counterfactual=_advice(said, rate, about.terms.gate.bar),
+        counterfactual=advice,
         classifier_data=digest,
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
         usual=said.usual,
@@ -208,7 +211,6 @@ def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[st
 
 
 def _contributions(said: FineTuningEstimate) -> list[Contribution]:
-    """Return what moves the edge from that of the usual run of this kind, largest first."""
     parts = []
     for name, decades in said.contributions.items():
         factor, _, level = name.rpartition(" ")
@@ -218,11 +220,3 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(named, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return largest_first(parts)
-
-
-def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:
-    """Suggest the rate to start with where the recipe's is at risk."""
-    if rate is None or said.failed(rate) < threshold:
-        return None
-    start = said.start_here
-    return start_lower(said, rate) if start < rate and said.failed(start) < threshold else None

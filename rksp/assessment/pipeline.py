@@ -364,7 +364,6 @@ def _task_of(evidence: Evidence) -> str:
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
-    """Return why the runs of fine-tuning do not cover this one, as clauses."""
     doubts, model = untuned(recipe), evidence.source.model
     if evidence.profile is not None:
         from rksp.assessment.measured import loss_doubts
@@ -404,7 +403,6 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
 
 
 def _target(first: Evaluation) -> ScoredTarget:
-    """Describe the model: as measured, or else as its configuration declares it."""
     source = first.source
     names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
     if (seen := first.measurement) is not None:

@@ -322,7 +322,6 @@ class Basis:
         )
 
     def _contributions(self) -> list[Contribution]:
-        """Return what moves the edge away from that of the average run, largest first."""
         named = MEANINGS | ({} if self.is_warmed else {"warmup": NO_WARMUP})
         parts = [
             Contribution(meaning=named[name], decades=decades, feature=name)

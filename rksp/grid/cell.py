@@ -233,6 +233,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe, origins, unknown = Recipe.parse(fields), None, {}
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
+    follow = sorted(recipe.model_fields_set - fields.keys())  # as steps that a share of a run gives
+    rest = tuple((name, getattr(recipe, name)) for name in follow)
     return Cell(
         target=target,
         overrides=overrides,
@@ -242,22 +244,16 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         labels=dict(point),
         assumed=assumptions(dict(recipe), origins)
         if origins
-        else _assumed(recipe, frozenset(fields)),
+        else _assumptions(frozenset(fields), rest, recipe.optimizer, recipe.schedule),
         unknown=unknown,
     )
-
-
-def _assumed(recipe: Recipe, typed: frozenset[str]) -> Mapping[str, str]:
-    """Return what the fields that were not typed assume; cells share most of it."""
-    follow = recipe.model_fields_set - typed  # such as steps that a share of the run gives
-    rest = tuple((name, getattr(recipe, name)) for name in sorted(follow))
-    return _assumptions(typed, rest, recipe.optimizer, recipe.schedule)
 
 
 @lru_cache(maxsize=1024)
 def _assumptions(
     typed: frozenset[str], rest: tuple[tuple[str, Any], ...], optimizer: str, schedule: str
 ) -> Mapping[str, str]:
+    """Return what the fields that were not typed assume; cells share most of it."""
     known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
     recipe = Recipe.model_construct(**known)
     origins = origins_of_flags(recipe, dict.fromkeys(typed, "the grid"))

@@ -185,7 +185,6 @@ def _plan(
     notes: Sequence[str] = (),
     max_cells: int,
 ) -> GridPlan:
-    """Return the cells of these points, without repetitions."""
     if len(points) > max_cells:
         raise _too_many(len(points), max_cells)
     cells: dict[tuple[object, ...], Cell] = {}
@@ -292,7 +291,6 @@ def _stated_base(document: Document) -> Base:
 
 
 def _sweep(document: Document, samples: int | None) -> tuple[Mapping[str, Axis], list[str]]:
-    """Return the axes of a W&B sweep and the notes on how its cells are chosen."""
     parameters = flat_parameters(document.data["parameters"])
     axes = {name: sweep_axis(name, definition) for name, definition in parameters.items()}
     method = str(document.data.get("method", "grid"))

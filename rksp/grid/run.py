@@ -138,7 +138,6 @@ def drive(
 
 
 def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -> bool:
-    """Store a group's events; return whether the group is over."""
     events, end = work.job.poll()
     with store.together() if events else nullcontext(), collector_paused():
         for event in events:

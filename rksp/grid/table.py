@@ -90,7 +90,6 @@ def _record(row: Row, bar: float) -> Record:
 
 
 def _verdict(row: Row, bar: float) -> str:
-    """Return the verdict at this bar, or the state of a cell without a result."""
     if row.result is None:
         return FAILED if row.state == "failed" else row.state
     result = row.result

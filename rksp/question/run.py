@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.recipe_files.said.origin import RecipeFile
 
 RUN_SUFFIXES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
-_UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
+_UNASKED = OriginKind.UNASKED
+_UNUSED = Origin(kind=_UNASKED, text="no effect: the model reads images")
 _DEVICES = (1, 8, 64, 1024)
 _LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
@@ -257,7 +258,9 @@ class Run:
             InputError: The run is to start from random weights, and the target holds trained ones.
         """
         source, shown = self.started(source), source.shown
-        found = {n: value for n, value in shown.items() if _is_undecided(n, self.origins.get(n))}
+        # Fields with a default of their own; a batch per device is half decided.
+        own = [n for n, x in self.origins.items() if x.kind is _UNASKED or x.assumes == (n,)]
+        found = {name: value for name, value in shown.items() if name in own}
         notes = [
             f"The module shows {name} {shown[name]}, but the recipe says "
             f"{getattr(self.recipe, name)}; the recipe was judged."
@@ -405,10 +408,3 @@ def holds_a_run(name: str) -> bool:
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:
     return {field_of(Recipe, name): value for name, value in fields.items()}
-
-
-def _is_undecided(name: str, origin: Origin | None) -> bool:
-    """Tell whether a field has a default of its own; a batch per device is half decided."""
-    if origin is None:
-        return False
-    return origin.kind is OriginKind.UNASKED or origin.assumes == (name,)

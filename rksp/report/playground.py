@@ -89,9 +89,8 @@ def playground(
     settings |= {name: getattr(inputs, name) for name in _OF_MODEL}
     if recipe.learning_rate is None:
         settings["learning_rate"] = float(f"{model.predict(inputs).start_here:.1e}")
-    script = formulas() + files("rksp.report").joinpath("templates/playground.js").read_text(
-        "utf-8"
-    )
+    hands = files("rksp.report").joinpath("templates/playground.js")
+    script = formulas() + hands.read_text("utf-8")
     document = {
         "model": asdict(model),
         "facts": {

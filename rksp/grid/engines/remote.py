@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,10 @@ class RayEngine:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
-                _knock(address)
+                # Ray itself would retry for minutes.
+                if (match := _ADDRESS.fullmatch(address or "")) is not None:
+                    place = match["host"], int(match["port"])
+                    socket.create_connection(place, timeout=_KNOCK).close()
                 # Ray puts the folder in which it starts first on the path of its workers.
                 empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 with contextlib.chdir(self._opened.enter_context(empty)):
@@ -83,13 +86,6 @@ class RayEngine:
         if self._is_ours:
             self._ray.shutdown()
         self._opened.close()
-
-
-def _knock(address: str | None) -> None:
-    """Open and close one connection to the address, because Ray itself would retry for minutes."""
-    match = _ADDRESS.fullmatch(address or "")
-    if match is not None:
-        socket.create_connection((match["host"], int(match["port"])), timeout=_KNOCK).close()
 
 
 def _work_in(folder: str, evaluator: str, group: CellGroup) -> Iterator[Event]:
@@ -176,7 +172,9 @@ class SlurmEngine:
 
     def submit(self, group: CellGroup) -> Job:
         """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
-        known = self._left_behind({cell.key for cell in group.cells})
+        events = (e for file in sorted(self.folder.glob("events-*.jsonl")) for e in _read(file)[0])
+        wanted = {cell.key for cell in group.cells}
+        known = {e.cell: e for e in events if e.kind == "result" and e.cell in wanted}
         rest = tuple(cell for cell in group.cells if cell.key not in known)
         if not rest:
             return _Answered(known.values())
@@ -186,11 +184,6 @@ class SlurmEngine:
         job = _SlurmJob(submitted, file, known.values(), self._patience, self._grace)
         self._jobs.append(job)
         return job
-
-    def _left_behind(self, wanted: Container[str]) -> dict[str, Event]:
-        """Return the results for these cells in the shared folder, by cell."""
-        events = (e for file in sorted(self.folder.glob("events-*.jsonl")) for e in _read(file)[0])
-        return {e.cell: e for e in events if e.kind == "result" and e.cell and e.cell in wanted}
 
     def close(self) -> None:
         """Cancel the jobs still in the queue, and wait for processes of this machine."""
