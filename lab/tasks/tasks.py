@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -234,48 +233,6 @@ def _text_task(name: str, head: Head, tokens: Tensor, vocab: int, length: int, d
     )
 
 
-def wikitext(*, name: str = "wikitext-2-raw-v1", length: int = 64) -> Task:
-    """Make a task of next-byte prediction on WikiText-2 or -103, loaded through `datasets`.
-
-    Args:
-        name: `wikitext-2-raw-v1` or `wikitext-103-raw-v1`.
-        length: Tokens per sequence.
-
-    Returns:
-        The task.
-
-    Raises:
-        InputError: Hugging Face's `datasets` is not installed, or has no local copy.
-    """
-    return _hub_text("wikitext", "Salesforce/wikitext", name, length)
-
-
-def openwebtext(*, length: int = 64) -> Task:
-    """Make a task of next-byte prediction on OpenWebText; raises the errors of `wikitext`."""
-    return _hub_text("openwebtext", "Skylion007/openwebtext", None, length)
-
-
-def _hub_text(task: str, path: str, name: str | None, length: int) -> Task:
-    if importlib.util.find_spec("datasets") is None:
-        raise InputError(
-            f"Task {task!r} needs Hugging Face's datasets, which is not installed; "
-            "pip install datasets, or use the bundled task 'bytes'."
-        )
-    from datasets import load_dataset  # optional and slow to import
-
-    try:
-        rows = load_dataset(path, name, split="train[:20000]")
-    except (OSError, ValueError, ConnectionError) as error:
-        raise InputError(
-            f"Task {task!r}: no local copy of {path} could be read ({type(error).__name__}); "
-            "download it with datasets.load_dataset first, or use the bundled task 'bytes'."
-        ) from error
-    data = "".join(row["text"] for row in rows).encode()
-    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
-    draw = partial(_crops, tokens=tokens, length=length)
-    return _text_task(task, "causal-lm", tokens, 256, length, draw)
-
-
 def text_file(
     *, path: str, length: int = 64, column: str = "text", sha256: str | None = None
 ) -> Task:
@@ -337,8 +294,6 @@ TASKS: dict[str, Callable[..., Task]] = {
     "masked_repeats": masked_repeats,
     "denoised_bytes": denoised_bytes,
     "bpe": bpe_lm,
-    "wikitext": wikitext,
-    "openwebtext": openwebtext,
     "digits": digits,
     "text": text_file,
     "cifar10": cifar10,
