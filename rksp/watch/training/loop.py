@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -338,17 +340,15 @@ def gradient_norm(params: Sequence[Tensor]) -> float:
 
     It is infinite only if a gradient is: where squares overflow float32, it is computed in float64.
     """
-    grads = [p.grad for p in params if p.grad is not None]
-    if not grads:  # an intervention dropped the step
-        return 0.0
-    norm = _total(torch._foreach_norm(grads))
-    return norm if math.isfinite(norm) else _total([grad.double().norm() for grad in grads])
+    grads = [p.grad for p in params if p.grad is not None]  # an intervention may drop all
+    norm = _total(grads)
+    return norm if math.isfinite(norm) else _total([grad.double() for grad in grads])
 
 
-def _total(norms: Sequence[Tensor]) -> float:
-    norm = torch.stack(list(norms)).norm()
+def _total(gradients: Sequence[Tensor]) -> float:
+    norm = get_total_norm(gradients)
     # float() of a sharded norm would silently give the norm of the local shard.
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
