@@ -325,7 +325,7 @@ def published_runs(
 def evaluate_fine_tuning(
     rows: Annotated[list[Path], _ROWS],
     tried: Annotated[
-        bool, typer.Option("--tried", help="Also compare other sets of terms; minutes.")
+        bool, typer.Option("--tried", help="Also leave the choice of the start out; minutes.")
     ] = False,
     lab: _LAB = None,
 ) -> None:
