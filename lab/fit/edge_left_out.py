@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from lab.fit.edge_fit import FULL, Design, fit_edge_model
+from lab.fit.edge_fit import Columns, fit_edge_model
 from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, MEASURED_COLUMNS
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc, ece
 from rksp.ground.model import definite
@@ -22,7 +22,7 @@ FOLDS = 8
 
 
 def predicted(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, key: Key, design: Design = FULL
+    ladders: Sequence[EdgeLadder], model: EdgeModel, key: Key, measured: Columns = MEASURED_COLUMNS
 ) -> dict[str, list[Prediction]]:
     """Return predictions of every ladder that has a key, by the key, all of which was left out.
 
@@ -30,12 +30,12 @@ def predicted(
         ladders: Of the lab and of public sources.
         model: Whose spreads are used.
         key: "" for what is never left out.
-        design: The columns that are used.
+        measured: The columns of measurements that are used.
     """
     found = {}
     for name in sorted({key(x) for x in ladders} - {""}):
         rest = [x for x in ladders if key(x) != name]
-        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
+        seen = with_spreads_of(fit_edge_model(rest, measured, spreads=False), model)
         found[name] = [Prediction.of(seen, x) for x in ladders if key(x) == name]
     return found
 
