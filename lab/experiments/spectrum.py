@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from rksp.classifiers.metrics import auroc
+
 STORED = Path(__file__).parent / "results" / "spectrum.jsonl"
 READ = STORED.with_name("spectrum_read.jsonl")
 DRAWS, LENGTH, STEPS = 12, 32, 400
@@ -128,7 +130,7 @@ class _Asked:
 
     @property
     def auroc(self) -> float:
-        return _auroc(self.failed, self.p)
+        return auroc(self.failed, self.p)
 
     @property
     def brier(self) -> float:
@@ -181,13 +183,6 @@ def _edge_error(edges: Sequence[tuple[str, float, list[float]]]) -> float:
         line = np.linalg.lstsq(x[~out], middle[~out], rcond=None)[0]
         found += list(np.abs(x[out] @ line - middle[out]))
     return float(np.mean(found))
-
-
-def _auroc(failed: np.ndarray, p: np.ndarray) -> float:
-    from scipy.stats import rankdata
-
-    ranks, bad = rankdata(p), failed.sum()
-    return float((ranks[failed].sum() - bad * (bad + 1) / 2) / (bad * (len(p) - bad)))
 
 
 def _interval(base: _Asked, one: _Asked) -> tuple[float, float]:
@@ -273,7 +268,7 @@ def _alone(rows: Sequence[Mapping[str, Any]], of: str, value: Callable[..., floa
             if found is not None:
                 bad.append(label)
                 seen.append(found)
-    return f"{_auroc(np.array(bad), np.array(seen)):.3f}"
+    return f"{auroc(np.array(bad), np.array(seen)):.3f}"
 
 
 def _divergence(runs: Sequence[Sequence[Any]]) -> tuple[float, float | None]:

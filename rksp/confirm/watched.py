@@ -29,6 +29,7 @@ from rksp.watch.registry import MONITORS
 from rksp.watch.training.loop import RunRecord, judge_alone
 
 T = TypeVar("T")
+_OTHERS: dict[str, type[BaseModel]] = {"cause": CauseReport, "forecast": ForecastReport}
 
 
 class _Run(BaseModel):
@@ -70,7 +71,7 @@ def watched_run(path: Path) -> WatchReport:
 
 
 def _record(line: dict[str, Any]) -> object:
-    if kind := {"cause": CauseReport, "forecast": ForecastReport}.get(line["kind"]):
+    if kind := _OTHERS.get(line["kind"]):
         return kind(**{k: v for k, v in line.items() if k in kind.model_fields})
     if line["kind"] in ("run", "stop", "end"):
         return line
