@@ -27,7 +27,7 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.faults.base import Fault
 from rksp.watch.groups import local, world_size
-from rksp.watch.moment import Moment
+from rksp.watch.moment import Handle, Moment
 
 Bit = Annotated[int, Field(ge=0, lt=64)]
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -348,7 +348,7 @@ class LowPrecisionAttention(Fault):
                 f"model uses {written!r}; build it with attn_implementation='sdpa'."
             )
 
-    def arm(self, moment: Moment) -> Sequence[Any]:
+    def arm(self, moment: Moment) -> Sequence[Handle]:
         if moment.step < self.step:
             return ()
         self._calls = 0

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
@@ -28,7 +27,7 @@ from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.base import Fault
 from rksp.watch.groups import mean_over_ranks, world_size
 from rksp.watch.interventions.base import Action, Intervention
-from rksp.watch.moment import Moment, Repeat
+from rksp.watch.moment import Handle, Moment, Repeat
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.run_state import Checkpoints
@@ -162,7 +161,7 @@ class Beside:
         self._started = 0.0
         self._alarms: list[Alarm] = []
         self._heeded = [0] * len(self.interventions)  # number of known actions of each
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[Handle] = []
 
     @property
     def rate_scale(self) -> float:
