@@ -21,7 +21,7 @@ from rksp.documents.confirm import (
 )
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
-from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
@@ -105,7 +105,7 @@ def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading])
         grad_norm=np.nan_to_num(_series(readings, "gradient_norm", steps), nan=0.0),
         planned_steps=steps,  # what was trained is judged, not what was not
     )
-    outcome, seconds = judge_alone(curves, OutcomePolicy()), run.seconds or 0.0
+    outcome, seconds = judge_alone(curves), run.seconds or 0.0
     record = RunRecord(
         curves=curves,
         outcome=outcome,

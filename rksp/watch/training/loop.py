@@ -454,7 +454,7 @@ def run(
         beside.close()
     return RunRecord(
         curves=curves,
-        outcome=judge_alone(without(curves, beside.undone), OutcomePolicy()),
+        outcome=judge_alone(without(curves, beside.undone)),
         readings=tuple(beside.watch.readings),
         alarms=tuple(beside.watch.alarms),
         actions=tuple(a for i in interventions for a in i.actions),
@@ -468,7 +468,7 @@ def run(
     )
 
 
-def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
+def judge_alone(curves: Curves) -> Outcome:
     """Label a run by its own curve, without a ladder.
 
     The label is *diverged* as published; *failed* if a spike never came back, or if the final loss
@@ -476,6 +476,7 @@ def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
     is not a failure, since slow runs show it too. Only a ladder can tell that a run is worse than
     another.
     """
+    policy = OutcomePolicy()
     if policy.has_diverged(curves):
         return Outcome.DIVERGED
     spiked, lost = policy.spike(curves)
