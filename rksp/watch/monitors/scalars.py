@@ -267,7 +267,7 @@ class NonFinite(Monitor):
             modules = _not_finite(self._names, self._sums)
         name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
         first, last = "".join(modules[:1]), "".join(gradients[-1:])
-        counts = [("non_finite_loss", is_bad_loss, first)] if moment.loss is not None else []
+        counts = [("non_finite_loss", int(is_bad_loss), first)] if moment.loss is not None else []
         counts += [("non_finite_modules", len(modules), first), (name, len(gradients), last)]
         return [self.reading(n, moment.step, float(count), layer=at) for n, count, at in counts]
 
