@@ -40,16 +40,24 @@ def predicted(
     return found
 
 
+def source_of(ladder: EdgeLadder) -> str:
+    """Return the public source of a ladder; "" where it has none that is left out."""
+    return "" if ladder.source in (LAB, PUBLISHED, OPENLM) else ladder.source
+
+
+def shape_of(ladder: EdgeLadder) -> str:
+    """Return the shape of a ladder of a public source; "" of others."""
+    return ladder.shape if source_of(ladder) else ""
+
+
 def keys(ladders: Sequence[EdgeLadder]) -> dict[str, Key]:
     """Return what is left out together, by its title; folds are eighths of the lab's ladders."""
     names = sorted(x.name for x in ladders if x.source == LAB and x.group != PAIRS)
     fold = {name: str(number % FOLDS) for number, name in enumerate(names)}
     of_lab: Callable[[Key], Key] = lambda key: lambda x: key(x) if x.source == LAB else ""
     return {
-        "public sources": lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.source,
-        "public sources but Step Law": lambda x: (
-            "" if x.source in (LAB, PUBLISHED, OPENLM, "steplaw") else x.source
-        ),
+        "public sources": source_of,
+        "public sources but Step Law": lambda x: "" if x.source == "steplaw" else source_of(x),
         "families of the lab": of_lab(lambda x: x.inputs.family),
         "tasks of the lab": of_lab(lambda x: x.task),
         "ladders of the lab": of_lab(lambda x: fold.get(x.name, "")),
@@ -208,8 +216,7 @@ def optimizers_left_out(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 def batches(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     """Return what *start here* loses by the tokens of a batch, the shape left out; Adam's kin."""
-    key = lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.shape
-    every = [p for read in predicted(ladders, model, key).values() for p in read]
+    every = [p for read in predicted(ladders, model, shape_of).values() for p in read]
     every = [
         p for p in every if p.ladder.best is not None and p.ladder.inputs.optimizer in ADAM_FAMILY
     ]
