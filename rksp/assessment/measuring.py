@@ -187,7 +187,6 @@ def _part(batch: Batch) -> Batch:
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
-    """Announce a step and add its wall time."""
     progress(0, 0, step)
     start = time.perf_counter()
     yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 LOGITS_NOT_FINITE = "the logits are not finite"
@@ -94,16 +94,16 @@ class ForwardStats:
         non_finite: The first module whose output held NaN or infinity; None if none did.
     """
 
-    loss: float | None
-    uniform_loss: float | None
-    logit_std: float | None
-    blocks: tuple[BlockStats, ...]
-    attention: tuple[AttentionStats, ...]
-    routers: tuple[RouterStats, ...]
-    activation_absmax: float | None
-    activation_name: str | None
-    aligned_response: float | None
-    not_measured: dict[str, str]
+    loss: float | None = None
+    uniform_loss: float | None = None
+    logit_std: float | None = None
+    blocks: tuple[BlockStats, ...] = ()
+    attention: tuple[AttentionStats, ...] = ()
+    routers: tuple[RouterStats, ...] = ()
+    activation_absmax: float | None = None
+    activation_name: str | None = None
+    aligned_response: float | None = None
+    not_measured: dict[str, str] = field(default_factory=dict)
     non_finite: str | None = None
     copied: float | None = None
 
@@ -148,6 +148,9 @@ class GradientProfile:
     grad_rms: float | None = None
     grad_max: float | None = None
     reason: str | None = None
+
+
+NO_PASS, NO_GRADIENT = ForwardStats(), GradientProfile()  # of a model that nothing ran through
 
 
 def profile_of_gradient(sizes: Sequence[tuple[float, float, int]]) -> GradientProfile:

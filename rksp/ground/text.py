@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ _CONTROL = re.compile(
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     r"\ud800-\udfff\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
 )
+CLEARLY_LOWER = 0.98  # of a rate: what lies nearer is no other rate to a reader
 # What a probe's description calls text whose tokens mean nothing to trained weights.
 BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
 
@@ -80,6 +82,14 @@ def short(value: float, digits: int = 3) -> str:
         return mantissa
     plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{plain}e{int(power)}"
+
+
+def rounded_down(rate: float) -> float:
+    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
+    if not 0 < rate < math.inf:
+        return rate
+    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
 
 
 def many(number: int, noun: str) -> str:
