@@ -27,13 +27,7 @@ from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import cross_entropy
-from rksp.models.adapters import (
-    adapters_of,
-    precision_of,
-    trained_share,
-    unwrapped,
-    weights_show,
-)
+from rksp.models.adapters import adapters_of, precision_of, trained_share, unwrapped, weights_show
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.heads import choose, transformers_heads
 from rksp.models.source import ModelSource, Request, Task, hash_config

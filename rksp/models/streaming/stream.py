@@ -23,12 +23,7 @@ from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
 from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
-from rksp.models.streaming.memory import (
-    ACTIVATIONS,
-    free_memory,
-    readable,
-    resident_memory,
-)
+from rksp.models.streaming.memory import ACTIVATIONS, free_memory, readable, resident_memory
 from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
 from rksp.models.streaming.units import (
     GRAINS,

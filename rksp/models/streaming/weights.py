@@ -248,11 +248,7 @@ class CheckpointWeights:
 
 def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
     mapping = get_model_conversion_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
