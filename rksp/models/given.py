@@ -77,7 +77,8 @@ def module_source(
     _check_model(model, target)
     known = _hugging_face(model, is_wrapped=batch is not None)
     config = None if known is None else known.config
-    notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
+    tracked = (getattr(module, "num_batches_tracked", None) for module in model.modules())
+    notes = _NEW_STATISTICS if any(n is not None and not int(n) for n in tracked) else ()
     held = weights_show(model, config)
     if is_pretrained is None and held.is_stored:
         notes = (*notes, _TRAINED)
@@ -248,11 +249,6 @@ def _check_model(model: nn.Module, target: str) -> None:
         raise InputError(f"{target} has no parameters to train.")
     if any(p.is_meta for p in params):
         raise InputError(f"{target} is on the meta device; give it weights first.")
-
-
-def _has_new_statistics(module: nn.Module) -> bool:
-    seen = getattr(module, "num_batches_tracked", None)
-    return seen is not None and not int(seen)
 
 
 def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
