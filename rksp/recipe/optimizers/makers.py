@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from rksp.recipe import Recipe
-
+Settings = Any  # a recipe: what makes the optimizer that it names stands below it
 # `match_rms_adamw` and `original` are names of torch.optim.Muon, `spectral` is one of Megatron's.
 MuonScale = Literal["match_rms_adamw", "original", "spectral"]
 _MATCHED = 0.2  # Liu et al., 2025 (2502.16982), equation 4
@@ -37,7 +36,7 @@ def matched_rate(width: float, scale: MuonScale = "original") -> float:
 
 
 def made(
-    model: nn.Module, recipe: Recipe, *, kind: str, takes: str = "", **fixed: object
+    model: nn.Module, recipe: Settings, *, kind: str, takes: str = "", **fixed: object
 ) -> Optimizer:
     """Build an optimizer of one class over matrices, which decay, and vectors, which do not.
 
@@ -59,7 +58,7 @@ def made(
     return make(_decayed_groups(model, recipe), lr=definite(recipe.learning_rate), **options)
 
 
-def muon(model: nn.Module, recipe: Recipe) -> Optimizer:
+def muon(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build Muon over the matrices of the blocks and AdamW over everything else.
 
     Muon is torch's own (Jordan et al., 2024). With `match_rms_adamw` its updates have AdamW's RMS
@@ -100,7 +99,7 @@ def _trainable(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _decayed_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+def _decayed_groups(model: nn.Module, recipe: Settings) -> list[dict[str, Any]]:
     params = _trainable(model)
     groups = [
         {"params": [p for p in params if p.dim() >= 2], "weight_decay": recipe.weight_decay},

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from rksp.ground.errors import InputError
 from rksp.ground.tables import check_arguments, known_word, packaged_toml, row_of
 from rksp.recipe.optimizers import makers
+from rksp.recipe.optimizers.makers import Settings
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from rksp.recipe import Recipe
-
 Labelled = Literal["lab", "public", "none"]
 Family = Literal["adaptive", "plain", "sign-like", "orthogonal", "layerwise"]
 Followed = Literal["all", "some", "none"]
-Maker = Callable[["nn.Module", "Recipe"], "Optimizer"]
+Maker = Callable[["nn.Module", Settings], "Optimizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ def optimizer_of_class(kind: type) -> OptimizerSpec | None:
     return next((spec for spec in OPTIMIZERS if spec.stepped_by == kind.__name__), None)
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
+def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
     """Build the optimizer of a recipe over all trainable parameters of a model.
 
     As in common trainers, weight decay applies only to matrices.
