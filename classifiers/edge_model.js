@@ -140,7 +140,7 @@ function featuresOf(run, optimizers, measured) {
   const late = lateShare(run);
   const width = Math.log10(run.width) + narrowness(run);
   const textSeen = between(batch * steps, ...SEEN);
-  const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
+  const warmed = spec.has_memories ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
   const warmup = Math.min(warmed, steps / 2);
   const first = spec.has_memories ? -Math.log10(1 - run.adam_beta1) : null;
   const second = spec.has_memories ? -Math.log10(1 - run.adam_beta2) : null;

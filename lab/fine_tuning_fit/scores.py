@@ -13,9 +13,7 @@ from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder, interpolated
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
 from rksp.classifiers.fine_tuning.inputs import USUAL
-from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
-from rksp.classifiers.rates import RateMixture
 from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.model import definite
@@ -286,47 +284,6 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
         risk.append(word is Verdict.RISK)
         above.append(word is not Verdict.OK)
     return TrainedScore(at_risk=_mean(risk), above_ok=_mean(above), count=len(risk))
-
-
-def log_score(estimate: FineTuningEstimate, ladder: FineTuningLadder) -> dict[str, float]:
-    """Return the logarithm of the chance that was given to where the best rate and the edge lie."""
-    found = {}
-    for name, said, (low, high) in (
-        ("best", estimate.best, ladder.best),
-        ("edge", estimate.edge, ladder.edge),
-    ):
-        if math.isfinite(low) or math.isfinite(high):
-            found[name] = math.log(max(_below(said, high) - _below(said, low), 1e-4))
-    return found
-
-
-def gain(
-    with_it: Mapping[str, Sequence[LeftOut]], without: Mapping[str, Sequence[LeftOut]], key: str
-) -> dict[str, tuple[float, float, float]]:
-    """Return what a term adds to the log score of each response, with an interval over groups.
-
-    Args:
-        with_it: What was left out, by `KEYS`.
-        without: The same ladders in the same order, without the term.
-        key: One of `KEYS`.
-    """
-    rng = np.random.default_rng(0)
-    found = {}
-    for response in ("best", "edge"):
-        by_name: defaultdict[str, float] = defaultdict(float)
-        for new, old in zip(with_it[key], without[key], strict=True):
-            scores = (log_score(x.estimate, x.ladder).get(response, 0.0) for x in (new, old))
-            after, before = scores
-            by_name[new.name] += after - before
-        sums = np.array(list(by_name.values()))
-        drawn = [sums[rng.integers(0, len(sums), len(sums))].sum() for _ in range(1000)]
-        low, high = np.percentile(drawn, [2.5, 97.5])
-        found[response] = (float(sums.sum()), float(low), float(high))
-    return found
-
-
-def _below(said: RateMixture, log_rate: float) -> float:
-    return float(log_rate > 0) if math.isinf(log_rate) else said.below(10**log_rate)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -287,7 +287,7 @@ class Basis:
             estimate=estimate,
             reasons=() if is_covered else tuple(reasons),
             digest=str(model.card["digest"]),
-            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
+            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).has_memories,
         )
 
     def answer(self, about: About, detail: Detail = "page") -> FromEdge | Untold:

@@ -8,9 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 
 from rksp.checks.facts import ModelFacts
-from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile
+from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile, Placement
 from rksp.models.declared import Declared, DeclaredShape
-from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start

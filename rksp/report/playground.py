@@ -137,11 +137,6 @@ def formulas() -> str:
 def _facts(name: str) -> Mapping[str, object]:
     """Return the facts of an optimizer that the columns depend on."""
     spec = optimizer_spec(optimizer_spec(name).counts_as or name)
-    facts = asdict(spec)
-    return {
-        **{key: facts[key] for key in ("is_warmed", "has_memories", "looks_ahead")},
-        "has_scales": spec.has_scales,
-        "is_adam_kin": spec.is_adam_kin,
-        "counts_as": spec.name,
-        "column": name in OPTIMIZERS,
-    }
+    facts = ("has_memories", "looks_ahead", "has_scales", "is_adam_kin")
+    found = {fact: getattr(spec, fact) for fact in facts}
+    return found | {"counts_as": spec.name, "column": name in OPTIMIZERS}

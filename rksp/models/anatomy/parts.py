@@ -73,9 +73,8 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
             child = getattr(block, name, None)
             for inner, holder in child.named_modules() if isinstance(child, nn.Module) else ():
                 weight = getattr(holder, "weight", None)
-                if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
-                    continue
-                if len(weight) != experts:
+                is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
+                if not is_matrix or len(weight) != experts:
                     continue
                 yield Router(
                     path=".".join(filter(None, (path, name, inner))),
@@ -104,11 +103,12 @@ def _expert_count(block: nn.Module) -> int:
 
 
 def _is_sigmoid(*places: nn.Module) -> bool:
-    if any(type(place).__name__.startswith(_SIGMOID_TYPES) for place in places):
-        return True
     named = (*places, *(getattr(place, "config", None) for place in places))
-    functions = (getattr(place, "scoring_func", None) for place in named)
-    return any(function == "sigmoid" for function in functions)
+    return any(
+        type(place).__name__.startswith(_SIGMOID_TYPES)
+        or getattr(place, "scoring_func", None) == "sigmoid"
+        for place in named
+    )
 
 
 def _correction(*places: nn.Module) -> Tensor | None:
