@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -32,7 +32,7 @@ from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.type_table import TableConfig, common
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.coverage import untuned
 from rksp.spectra.features import UNMEASURED, Tier, extract
 
@@ -217,10 +217,13 @@ def judge(
     try:
         detail: Detail = "page" if with_details else "cell"
         assessment = answer(plan, evidence, gradient, rates=rates, detail=detail)
-        beside = () if start.is_scratch or rate is not None else shown_beside(plan)
+        beside = list(alternatives)
+        if not start.is_scratch and rate is None and plan.peft == "none":
+            lora = plan.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})
+            beside.append((documents.ADAPTERS_BESIDE, lora))
         others = tuple(
             documents.AlternativeReport.of(answer(other, evidence, gradient), assumption=text)
-            for text, other in (*alternatives, *beside)
+            for text, other in beside
         )
     except (ArtifactError, NotCovered) as error:
         about = About(steps=plan.max_steps, tier=evidence.tier, terms=terms or Terms())
