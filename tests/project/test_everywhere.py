@@ -134,9 +134,14 @@ def test_a_package_elsewhere_is_preferred_and_two_clones_do_not_call_each_other(
 def test_the_key_of_what_is_kept_depends_on_the_package_alone(clone):
     (clone / ".venv").mkdir(exist_ok=True)
     (clone / ".venv" / "other.py").touch()
-    code = "from rksp.assessment.store import _code_files; print(*_code_files())"
-    files = [Path(name).relative_to(clone) for name in said("-c", code, cwd=clone).split()]
-    assert {file.parts[0] for file in files} == {"rksp", "datasets", "kernels"}
+    code = "from rksp.assessment.store import _code; print(_code())"
+    key = said("-c", code, cwd=clone)
+    (clone / ".venv" / "other.py").write_text("more = 1\n")
+    assert said("-c", code, cwd=clone) == key
+    for folder in ("rksp", "datasets", "kernels"):
+        (clone / folder / "other.py").touch()
+        assert said("-c", code, cwd=clone) != key
+        (clone / folder / "other.py").unlink()
 
 
 @pytest.mark.slow

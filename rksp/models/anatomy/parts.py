@@ -73,8 +73,9 @@ def find_routers(model: nn.Module) -> Iterator[Router]:
             child = getattr(block, name, None)
             for inner, holder in child.named_modules() if isinstance(child, nn.Module) else ():
                 weight = getattr(holder, "weight", None)
-                is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
-                if not is_matrix or len(weight) != experts:
+                if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
+                    continue
+                if len(weight) != experts:
                     continue
                 yield Router(
                     path=".".join(filter(None, (path, name, inner))),
