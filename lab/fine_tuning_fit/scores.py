@@ -14,7 +14,7 @@ from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder, interpolated
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
 from rksp.classifiers.fine_tuning.inputs import USUAL
 from rksp.classifiers.metrics import auroc, ece
-from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.model import definite
 
@@ -101,13 +101,13 @@ def starts(one: LeftOut) -> float:
 def usual(one: LeftOut) -> float:
     """Return log10 of the usual rate, or of *do not exceed* where that is lower."""
     rate = USUAL[one.ladder.inputs.practice]
-    return math.log10(min(rate, one.estimate.do_not_exceed()))
+    return math.log10(min(rate, one.estimate.rate_at(DEFAULT_RISK)))
 
 
 def halfway(one: LeftOut) -> float:
     """Return the same, halfway in decades from the usual rate to the model's."""
     rate = (math.log10(USUAL[one.ladder.inputs.practice]) + one.estimate.best.location) / 2
-    return min(rate, math.log10(one.estimate.do_not_exceed()))
+    return min(rate, math.log10(one.estimate.rate_at(DEFAULT_RISK)))
 
 
 AT_USUAL, MODEL = "usual", "model"
@@ -223,7 +223,7 @@ def edge_score(predicted: Sequence[LeftOut]) -> EdgeScore:
     """Judge the edge of the ladders that have one."""
     known = [x for x in predicted if x.ladder.has_edge]
     misses = [x.estimate.edge.location - sum(x.ladder.edge) / 2 for x in known]
-    ceilings = [math.log10(x.estimate.do_not_exceed()) for x in known]
+    ceilings = [math.log10(x.estimate.rate_at(DEFAULT_RISK)) for x in known]
     return EdgeScore(
         error=_median(np.abs(misses).tolist()),
         bias=_median(misses),
@@ -279,7 +279,7 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
     risk, above = [], []
     for x in predicted:
         rate = 10 ** definite(x.ladder.chosen)
-        failed, most = x.estimate.failed(rate), x.estimate.do_not_exceed()
+        failed, most = x.estimate.failed(rate), x.estimate.rate_at(DEFAULT_RISK)
         word = word_at(rate, most, is_risk=failed >= DEFAULT_BAR)
         risk.append(word is Verdict.RISK)
         above.append(word is not Verdict.OK)

@@ -14,6 +14,7 @@ from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.model import definite
 from rksp.models.families import family_of
 
@@ -55,7 +56,7 @@ class Prediction:
             ),
             best=read.log_best + reached,
             start=math.log10(read.start_here) + reached,
-            ceiling=math.log10(read.do_not_exceed()) + reached,
+            ceiling=math.log10(read.rate_at(DEFAULT_RISK)) + reached,
             failed=np.array([read.failed(rate) for rate in rates]),
             failed_low=ends[:, 0],
             failed_high=ends[:, 1],
@@ -139,7 +140,7 @@ def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Published
                         name=x.name,
                         kind=_kind(x.inputs),
                         start=read.start_here / rate,
-                        ceiling=read.do_not_exceed() / rate,
+                        ceiling=read.rate_at(DEFAULT_RISK) / rate,
                         failed=read.failed(rate),
                         failed_high=read.interval(rate)[1],
                     )

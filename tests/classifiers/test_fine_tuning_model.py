@@ -41,6 +41,7 @@ from rksp.classifiers.fine_tuning.model import (
     matched_moments,
 )
 from rksp.classifiers.fine_tuning.published import ADAPTER_LADDERS, published_runs
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.errors import ArtifactError, InputError
 
 ROWS = "RKSP_FINE_TUNING_ROWS"  # folder of the public rows, which are not shipped
@@ -115,14 +116,14 @@ def test_the_chance_to_fail_rises_with_the_rate_and_its_interval_holds_it(shippe
 @pytest.mark.parametrize("given", MANY, ids=str)
 def test_the_start_lies_below_the_edge_and_not_above_the_ceiling(shipped, given):
     said = shipped.predict(given)
-    assert said.start_here <= said.do_not_exceed() < said.likely_edge
+    assert said.start_here <= said.rate_at(DEFAULT_RISK) < said.likely_edge
 
 
 @pytest.mark.parametrize("risk", [0.02, 0.05, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("given", MANY, ids=str)
 def test_the_rate_not_to_exceed_has_the_risk_that_was_asked_for(shipped, given, risk):
     said = shipped.predict(given)
-    assert said.failed(said.do_not_exceed(risk)) == pytest.approx(risk)
+    assert said.failed(said.rate_at(risk)) == pytest.approx(risk)
 
 
 def test_one_in_twenty_edges_of_new_sources_lies_below_the_ceiling():
@@ -132,7 +133,7 @@ def test_one_in_twenty_edges_of_new_sources_lies_below_the_ceiling():
         seen = [x for x in ladders(60, seed=seed) if x.inputs.source != "south"]
         said = fit_fine_tuning(seen).predict(inputs())
         edges = BEST["lora"] + GAP + 0.1 * rng.standard_normal() + 0.1 * rng.standard_normal(50)
-        below.append(np.mean(edges < math.log10(said.do_not_exceed(0.05))))
+        below.append(np.mean(edges < math.log10(said.rate_at(0.05))))
     assert np.mean(below) <= 0.08
 
 
