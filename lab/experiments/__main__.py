@@ -11,14 +11,13 @@ import argparse
 from pathlib import Path
 
 from lab.experiments.catalog import EXPERIMENTS
-from lab.experiments.profiles import PRESETS
 from lab.experiments.run import SPECIAL, reproduce
 from rksp.cli.explain import SHIPPED, shipped_file
 from rksp.cli.process import live_progress
 from rksp.ground.errors import RkspError
 from rksp.ground.files import atomic_write, check_writable
 
-NAMES = (*EXPERIMENTS, *SPECIAL, *PRESETS)
+NAMES = (*EXPERIMENTS, *SPECIAL)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -26,7 +25,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", nargs="?", choices=NAMES)
     parser.add_argument("--folder", type=Path, help="one file a trial; the same command resumes")
-    parser.add_argument("--data", type=Path, help="your copy of a preset's data")
     parser.add_argument("--workers", type=int, help="processes of one thread; default one a core")
     parser.add_argument("-o", "--output", type=Path, help="write the rows of the table here")
     parser.add_argument("--stored", action="store_true", help="train nothing")
@@ -45,7 +43,6 @@ def main(arguments: list[str] | None = None) -> None:
             tables = reproduce(
                 given.name,
                 folder=given.folder,
-                data=given.data,
                 workers=given.workers,
                 output=given.output,
                 stored=given.stored,

@@ -1,21 +1,15 @@
-"""Profiles of models that learn, from initialization to the end; the paper's settings as presets.
-
-The settings are those of arXiv 2602.22988 as far as it publishes them. A preset reads the user's
-own copy of its data and downloads nothing.
-"""
+"""Profiles of models that learn, from initialization to the end."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lab.experiments.tables import markdown
 from lab.experiments.trials import Stored, Trial, small_trial
 from lab.tasks.tasks import make_task
 from rksp.documents.confirm import PROFILED, Curve
-from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
 from rksp.own_runs.outcome import OutcomePolicy
 
@@ -48,33 +42,14 @@ class Profiles:
     Attributes:
         settings: The trials to train, without their seeds.
         seeds: One run of every setting for each seed.
-        data: What the user must give as data; empty if rksp ships it.
-        paper: What the paper says of it; empty if nothing.
     """
 
     settings: Sequence[Trial]
     seeds: Sequence[int]
-    data: str = ""
-    paper: str = ""
     row_type = ProfileRow
 
-    def on(self, path: Path) -> Profiles:
-        """Return the same experiment on the user's data."""
-        option = {"path": str(path)}
-        settings = [
-            trial.model_copy(update={"task_options": trial.task_options | option})
-            for trial in self.settings
-        ]
-        return replace(self, settings=settings, data="")
-
     def plan(self) -> list[Trial]:
-        """Return all trials, those at one seed before the next seed.
-
-        Raises:
-            InputError: The experiment needs data that were not given.
-        """
-        if self.data:
-            raise InputError(f"This preset needs {self.data}; give its path with --data.")
+        """Return all trials, those at one seed before the next seed."""
         return [t.model_copy(update={"seed": s}) for s in self.seeds for t in self.settings]
 
     @staticmethod
@@ -94,8 +69,7 @@ class Profiles:
         cells = [cell for family in families for cell in _cells(family, rows, trivial)]
         header = ("model", "learned", "step", "loss", "M≈1", "stable rank", "QK rank")
         chance = f"Answering with the label frequencies costs {trivial:.3f} nats.\n"
-        parts = [markdown(header, cells, texts=1), chance, *([self.paper] if self.paper else [])]
-        return "\n".join(parts)
+        return markdown(header, cells, texts=1) + "\n" + chance
 
 
 def _row(stored: Stored) -> ProfileRow:
@@ -153,31 +127,6 @@ def _small(family: str) -> Trial:
     )  # fmt: skip
 
 
-_VIT = small_trial(
-    *("vit_cifar10", "cifar10"), width=192, depth=6, length=64, batch=32, rate=1e-3,
-    clip=1.0, steps=1001, shape={"num_attention_heads": 3}, monitors=_watched(100),
-)  # fmt: skip
-_GPT2 = small_trial(
-    *("gpt2", "text"), width=768, depth=12, length=256, batch=8, rate=6e-4,
-    clip=1.0, steps=1001, task_options={"length": 256},
-    shape={"num_attention_heads": 12}, monitors=_watched(100),
-)  # fmt: skip
-
 PROFILES = Profiles(
     settings=[_small(f"zoo_{name}") for name in ("pre_ln", "post_ln", "no_norm")], seeds=range(3)
 )
-PRESETS: Mapping[str, Profiles] = {
-    "profiles-vit": Profiles(
-        settings=[_VIT],
-        seeds=range(1),
-        data="the folder of CIFAR-10's binary version (data_batch_1.bin and so on)",
-        paper="The paper gives M≈1 = 0.42 for its Pre-LN ViT (width 192, depth 6).\n",
-    ),
-    "profiles-gpt2": Profiles(
-        settings=[_GPT2],
-        seeds=range(1),
-        data="a text file, or a Parquet file with a column 'text'",
-        paper="The paper gives M≈1 = 0.68, 0.62 and 0.58 for early, middle and late blocks of the "
-        "pretrained GPT-2 (width 768, depth 12).\n",
-    ),
-}

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from lab.experiments import bounds, cost, shaping, spectrum, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
-from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
 from lab.experiments.trials import read_trials, run_trials
 from lab.ladders.run import Progress
@@ -22,7 +21,6 @@ def reproduce(
     name: str,
     *,
     folder: Path | None = None,
-    data: Path | None = None,
     workers: int | None = None,
     output: Path | None = None,
     stored: bool = False,
@@ -31,27 +29,22 @@ def reproduce(
     """Run an experiment and return its tables, rksp's results beside the paper's, as Markdown.
 
     Args:
-        name: A key of `EXPERIMENTS` or `PRESETS`, or one of `SPECIAL`.
+        name: A key of `EXPERIMENTS`, or one of `SPECIAL`.
         folder: The folder of the trials, one file a trial; the same call resumes there.
-        data: The user's copy of a preset's data.
         workers: Processes of one thread each; by default one a core.
         output: The JSON file for the rows of the table.
         stored: Train nothing; read `folder`, or the results that rksp ships.
         progress: Called with the number of finished trials and of all trials.
 
     Raises:
-        InputError: The experiment needs a folder or data, or cannot use them.
+        InputError: The experiment needs a folder, or cannot use it.
         Incomplete: A worker died; stored trials stay.
     """
-    if data is not None and name not in PRESETS:
-        raise InputError(f"{name} brings its own data; leave --data out.")
-    if name not in EXPERIMENTS and name not in PRESETS:
+    if name not in EXPERIMENTS:
         if folder is not None:
             raise InputError(f"{name} has no trials to store in a folder; leave --folder out.")
         return SPECIAL[name](stored, output)
-    experiment = PRESETS[name] if name in PRESETS else EXPERIMENTS[name]
-    if data is not None:
-        experiment = experiment.on(data)
+    experiment = EXPERIMENTS[name]
     if folder is not None:
         workers = 0 if stored else workers or os.cpu_count()
         rows = _rows(name, experiment, folder, workers, progress)

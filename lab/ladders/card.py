@@ -162,20 +162,13 @@ def _edge_table(ladders: Sequence[LadderRun], title: str, key: Callable[..., str
 def _learned_table(ladders: Sequence[LadderRun]) -> str:
     total: Counter[str] = Counter()
     learned: Counter[str] = Counter()
-    unknown: Counter[str] = Counter()
     for ladder in ladders:
-        task, trivial = ladder.spec.task, trivial_loss(ladder.spec)
+        task = ladder.spec.task
         best = min(POLICY.final_loss(curves) for curves in ladder.curves)
         total[task] += 1
-        unknown[task] += trivial is None
-        learned[task] += trivial is not None and best < trivial - POLICY.margin
+        learned[task] += best < trivial_loss(ladder.spec) - POLICY.margin
     lines = [
-        [
-            task,
-            str(total[task]),
-            "—" if unknown[task] else str(learned[task]),
-            "—" if unknown[task] else percent(learned[task], total[task]),
-        ]
+        [task, str(total[task]), str(learned[task]), percent(learned[task], total[task])]
         for task in sorted(total)
     ]
     return table(["task", "ladders", "that learned", "%"], lines)

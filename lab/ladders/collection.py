@@ -14,7 +14,6 @@ from lab.ladders.plan import LadderSpec
 from lab.ladders.store import read_ladder
 from lab.places import DATA
 from lab.tasks.tasks import make_task
-from rksp.ground.errors import InputError
 from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-collection-1"
@@ -42,8 +41,7 @@ def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
     """Yield one labelled row per run, including its shortened curves.
 
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
-    None if the ladder has none (`own_runs.outcome.Ladder`). `trivial_loss` is None if the task's
-    data are not available.
+    None if the ladder has none (`own_runs.outcome.Ladder`).
     """
     ladder = replace(ladder, curves=shortened(ladder.curves))
     judged = ladder.judge()
@@ -73,12 +71,9 @@ def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
         }
 
 
-def trivial_loss(spec: LadderSpec) -> float | None:
-    """Return the loss, in nats, of answering the task's label frequencies; None without data."""
-    try:
-        return make_task(spec.task, **spec.task_options).trivial_loss
-    except InputError:
-        return None
+def trivial_loss(spec: LadderSpec) -> float:
+    """Return the loss, in nats, of answering the task's label frequencies."""
+    return make_task(spec.task, **spec.task_options).trivial_loss
 
 
 def build_collection(sources: Sequence[Path], output: Path) -> int:

@@ -120,10 +120,9 @@ def _ladder(
 ) -> EdgeLadder | None:
     judged = run.judge()
     finals = [POLICY.final_loss(curves) for curves in run.curves]
-    trivial = trivial_loss(run.spec)
     if judged.edge is None or judged.best_rate is None:
         return None
-    if trivial is not None and min(finals) >= trivial - POLICY.margin:
+    if min(finals) >= trivial_loss(run.spec) - POLICY.margin:
         return None
     low, high = judged.edge
     start = float(run.curves[0].loss[0])

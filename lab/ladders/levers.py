@@ -137,8 +137,8 @@ def final_losses(run: LadderRun, policy: OutcomePolicy) -> dict[float, float]:
 
 
 def _learned(run: LadderRun, policy: OutcomePolicy) -> bool:
-    trivial, lowest = trivial_loss(run.spec), min(final_losses(run, policy).values())
-    return math.isfinite(lowest) and (trivial is None or lowest < trivial - policy.margin)
+    lowest = min(final_losses(run, policy).values())
+    return math.isfinite(lowest) and lowest < trivial_loss(run.spec) - policy.margin
 
 
 def edge_of(finals: Mapping[float, float], bar: float, margin: float, lost: float) -> Edge:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from lab.tasks.corpora import bpe_tokens, byte_tokens
-from lab.tasks.local_files import cifar10_images, text_bytes
 from rksp.confirm.trial import label_entropy
 from rksp.datasets.batch import IGNORED, Batch
 from rksp.datasets.probe import digit_images
 from rksp.ground.errors import InputError, nearest
 
-_PATCHES = {8: 16, 32: 64}  # side of an image → tokens that the lab's models make of it
+_PATCHES = 16  # tokens that the lab's models make of an image
 Head = Literal["causal-lm", "classifier", "masked-lm", "seq2seq", "image"]
 
 
@@ -217,24 +216,6 @@ def bpe_lm(*, length: int = 64) -> Task:
     return token_task("bpe", "causal-lm", vocab, length, label_entropy(tokens), draw)
 
 
-def text_file(
-    *, path: str, length: int = 64, column: str = "text", sha256: str | None = None
-) -> Task:
-    """Make a task of next-byte prediction on a local file.
-
-    Options and errors are those of `local_files.text_bytes`.
-    """
-    data = text_bytes(path, column=column, sha256=sha256)
-    if len(data) < length + 2:
-        raise InputError(
-            f"{path} holds {len(data)} bytes, too few for sequences of {length}; "
-            "give a longer file or a shorter length."
-        )
-    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
-    draw = partial(_crops, tokens=tokens, length=length)
-    return token_task("text", "causal-lm", 256, length, label_entropy(tokens), draw)
-
-
 def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels: Tensor) -> Batch:
     chosen = torch.randint(0, len(images), (batch,), generator=generator)
     return Batch(inputs=images[chosen], labels=labels[chosen])
@@ -254,7 +235,7 @@ def image_task(name: str, images: Tensor, labels: Tensor, *, classes: int = 10) 
         head="image",
         vocab_size=0,
         num_classes=classes,
-        sequence_length=_PATCHES[images.shape[-1]],
+        sequence_length=_PATCHES,
         trivial_loss=label_entropy(labels),
         draw=partial(_pictures, images=images, labels=labels),
     )
@@ -263,11 +244,6 @@ def image_task(name: str, images: Tensor, labels: Tensor, *, classes: int = 10) 
 def digits() -> Task:
     """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
     return image_task("digits", *digit_images())
-
-
-def cifar10(*, path: str, sha256: str | None = None) -> Task:
-    """Make a task of classifying CIFAR-10's images, 32 × 32 pixels; errors of `cifar10_images`."""
-    return image_task("cifar10", *cifar10_images(path, sha256=sha256))
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -279,8 +255,6 @@ TASKS: dict[str, Callable[..., Task]] = {
     "denoised_bytes": denoised_bytes,
     "bpe": bpe_lm,
     "digits": digits,
-    "text": text_file,
-    "cifar10": cifar10,
 }
 
 

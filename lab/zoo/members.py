@@ -214,11 +214,6 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     "t5": ("t5", "seq2seq", _t5),
     "bart": ("bart", "seq2seq", _bart),
     "vit": ("vit", "image-classification", _vit),
-    "vit_cifar10": (
-        "vit",
-        "image-classification",
-        _with(_vit, image_size=32, patch_size=4, num_channels=3),
-    ),
 }
 
 _ATTENTION = {"mamba": None} | dict.fromkeys(("gemma2", "bloom", "gptj"), "eager")

@@ -164,9 +164,6 @@ def test_plans_are_paired() -> None:
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
         (["shaping"], "python -m lab run"),
-        (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
-        (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
-        (["kss", "--stored", "--data", "."], "brings its own data"),
         (["kss", "--stored", "-o", "nowhere/rows.json"], "no folder nowhere"),
     ],
 )

@@ -1,15 +1,10 @@
-"""Profiles over training: curves, the table, and the settings of the paper as presets."""
+"""Profiles over training: curves and the table."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from lab.experiments import run
-from lab.experiments.__main__ import main
-from lab.experiments.profiles import PRESETS, PROFILES, ProfileRow
+from lab.experiments.profiles import PROFILES, ProfileRow
 from rksp.confirm.trial import profile_curves
 from rksp.watch.monitors.base import Reading
 
@@ -48,37 +43,3 @@ def test_the_table_shows_means_over_seeds_and_how_many_runs_learned() -> None:
     assert "| pre_ln | 1/2 | 0 | 5.00 | 0.25 | – | – |" in printed  # 4.0 nats is no learning
     assert "|  |  | 30 | 2.50 | 0.75 | – | – |" in printed
     assert "costs 3.313 nats" in printed
-
-
-def _pictures(folder: Path) -> Path:
-    record = bytes([3]) + bytes(range(256)) * 12
-    folder.joinpath("data_batch_1.bin").write_bytes(record * 6)
-    return folder
-
-
-def _text(folder: Path) -> Path:
-    file = folder / "text.txt"
-    file.write_text("To be, or not to be, that is the question. " * 60)
-    return file
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "data", "width"), [("profiles-vit", _pictures, 192), ("profiles-gpt2", _text, 48)]
-)
-def test_a_preset_trains_on_the_user_s_data(
-    name: str, data, width: int, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    preset = PRESETS[name]
-    (setting,) = preset.settings
-    assert setting.shape["hidden_size"] == {"profiles-vit": 192, "profiles-gpt2": 768}[name]
-    recipe = setting.recipe.model_copy(update={"max_steps": 2, "batch_size": 4})
-    shape = setting.shape | {"hidden_size": width, "num_hidden_layers": 2}
-    every = tuple(f"{m.partition(':')[0]}:every=1" for m in setting.monitors)
-    short = setting.model_copy(update={"recipe": recipe, "shape": shape, "monitors": every})
-    monkeypatch.setattr(run, "PRESETS", {name: replace(preset, settings=[short])})
-    given = data(tmp_path)
-    folder = tmp_path / "runs"
-    main([name, "--data", str(given), "--folder", str(folder), "--workers", "1"])
-    printed = capsys.readouterr().out
-    assert "The paper gives M≈1" in printed and "| 0 | " in printed

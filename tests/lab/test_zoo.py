@@ -78,11 +78,11 @@ def test_tied_embeddings_are_one_parameter() -> None:
 def _gradients(family: str) -> list[torch.Tensor]:
     """Return the gradients of a pass forward and back, whose logits have the family's shape."""
     model = build_member(family, {**SMALL_ZOO, "hidden_size": 16, "init_std": 0.05}, seed=1)
-    size = {"vit": (2, 1, 8, 8), "vit_cifar10": (2, 3, 32, 32)}.get(family)
+    size = {"vit": (2, 1, 8, 8)}.get(family)
     images = size and torch.randn(size, generator=torch.Generator().manual_seed(0))
     given = {"decoder_input_ids": ZOO_TOKENS} if _is_paired(model) else {}
     output = model(ZOO_TOKENS if images is None else images, **given)
-    classes = {"vit": 10, "vit_cifar10": 10, "bert_classifier": 4, "roberta_classifier": 4}
+    classes = {"vit": 10, "bert_classifier": 4, "roberta_classifier": 4}
     assert output.logits.shape == ((2, classes[family]) if family in classes else (2, 6, 11))
     output.logits.float().square().mean().backward()
     assert model.training
