@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from lab.bench.commands import app as bench
-from lab.forecasts import app as forecasts
 from rksp.cli.app import main as run_program
 from rksp.cli.options import as_count
 from rksp.cli.process import live_progress
@@ -31,7 +30,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(bench)
-app.add_typer(forecasts)
 
 
 def main(arguments: list[str] | None = None) -> None:

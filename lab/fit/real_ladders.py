@@ -41,8 +41,6 @@ _OF_SCHEDULE = ("decay", "min_lr_ratio", "lr_schedule")  # settings whose change
 def read_real_ladders(
     paths: Iterable[Path],
     measured: Mapping[str, Mapping[str, float]] | None = None,
-    *,
-    unfinished: bool = False,
 ) -> list[EdgeLadder]:
     """Read the ladders and single runs of files with a JSON object a line.
 
@@ -55,7 +53,6 @@ def read_real_ladders(
     Args:
         paths: The files.
         measured: Features at rate 1 by the name that `shape_name` gives.
-        unfinished: Recipes count of which nobody knows yet how they ended.
 
     Raises:
         InputError: A file cannot be read.
@@ -65,10 +62,7 @@ def read_real_ladders(
     for path in paths:
         for number, line in enumerate(read_text(path, _LARGEST).splitlines(), start=1):
             try:
-                row = json.loads(line)
-                if unfinished and row.get("trained_well", True) is None:
-                    row["trained_well"] = True
-                found += _read(row, measured or {})
+                found += _read(json.loads(line), measured or {})
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ArtifactError(f"{path.name}, line {number}, is no run: {error!r}.") from error
     return found
