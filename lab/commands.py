@@ -56,7 +56,7 @@ def run(
     ] = None,
 ) -> None:
     """Train the ladders of PLAN that the folder does not hold yet."""
-    from lab.ladders.contents import packed_ids
+    from lab.ladders.collection import collection_ids
     from lab.ladders.grid import (
         read_ladder_plan,
     )  # torch and transformers: seconds that --help spares
@@ -64,7 +64,7 @@ def run(
 
     with reading(f"the plan {one_line(str(plan), 200)}"):
         design = read_ladder_plan(plan)
-    stored = packed_ids(known) if known is not None else frozenset()
+    stored = collection_ids(known) if known is not None else frozenset()
     try:
         with counted(f"plan {design.name}") as report:
             tally = run_plan(design, output, workers=workers, known=stored, progress=report)
@@ -93,20 +93,14 @@ def pack(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The Parquet file to write.")],
 ) -> None:
-    """Pack stored ladders into one Parquet file with one labelled row per run.
-
-    Ladders of fine-tuning go into a file of their own.
-    """
+    """Pack stored ladders into one Parquet file with one labelled row per run."""
     from lab.ladders.collection import build_collection
-    from lab.ladders.contents import hold_fine_tuning
-    from lab.ladders.fine_tuning.table import pack_fine_tuning
 
     if output.suffix != ".parquet":
         raise InputError(
             f"A collection is a .parquet file, but {output} is not; end its name in .parquet."
         )
-    is_tuned = all(hold_fine_tuning(source) for source in sources)
-    count = (pack_fine_tuning if is_tuned else build_collection)(sources, output)
+    count = build_collection(sources, output)
     typer.echo(f"{count} runs in {output}, {output.stat().st_size / 1e6:.2f} MB.")
 
 
@@ -120,17 +114,12 @@ def card(
     """Print the data card of a collection as Markdown; that of all shipped ladders by default."""
     from lab.ladders.card import data_card
     from lab.ladders.collection import read_collection
-    from lab.ladders.contents import hold_fine_tuning
     from lab.ladders.fine_tuning.card import fine_tuning_card
     from lab.ladders.fine_tuning.table import read_fine_tuning
 
-    is_tuned = collection is not None and hold_fine_tuning(collection)
-    if not is_tuned:
-        typer.echo(data_card(read_collection(collection)), nl=False)
+    typer.echo(data_card(read_collection(collection)), nl=False)
     if collection is None:
-        typer.echo()
-    if collection is None or is_tuned:
-        typer.echo(fine_tuning_card(read_fine_tuning(collection)), nl=False)
+        typer.echo(f"\n{fine_tuning_card(read_fine_tuning())}", nl=False)
 
 
 @app.command()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from lab.ladders.collection import trivial_loss
-from lab.ladders.fine_tuning.plan import FineTuningPlan
 from lab.ladders.grid import LadderGrid, LadderPlan, read_ladder_plan
 from lab.ladders.ladder import POLICY, LadderRun
 from lab.ladders.markdown import percent, span, table
@@ -31,9 +30,7 @@ _ORDER = tuple(Outcome)
 
 def shipped_plans() -> list[LadderPlan]:
     """Return the plans of the collection that are part of rksp, sorted by file name."""
-    folder = DATA / "plans"
-    plans = (read_ladder_plan(path) for path in sorted(folder.glob("*.yaml")))
-    return [plan for plan in plans if not isinstance(plan, FineTuningPlan)]
+    return [read_ladder_plan(path) for path in sorted((DATA / "plans").glob("*.yaml"))]
 
 
 def data_card(

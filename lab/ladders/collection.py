@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from lab.ladders.ladder import LadderRun
-from lab.ladders.parquet import CURVES, by_ladder, ladders_of, pack_ladders, read_columns, shortened
+from lab.ladders.parquet import (
+    CURVES,
+    by_ladder,
+    pyarrow_modules,
+    read_columns,
+    rounded,
+    write_rows,
+)
 from lab.ladders.plan import LadderSpec
-from lab.ladders.store import read_ladder
+from lab.ladders.store import MOST_BYTES, read_ladder
 from lab.places import DATA
 from lab.tasks.tasks import make_task
+from rksp.ground.errors import InputError
+from rksp.ground.files import check_writable, read_text
 from rksp.own_runs.outcome import Curves
 
 SCHEMA = "rksp-collection-1"
@@ -43,7 +52,8 @@ def rows(ladder: LadderRun) -> Iterator[dict[str, Any]]:
     `excess` is infinite if a run has no final loss. `best_rate`, `edge_low` and `edge_high` are
     None if the ladder has none (`own_runs.outcome.Ladder`).
     """
-    ladder = replace(ladder, curves=shortened(ladder.curves))
+    kept = [replace(c, loss=rounded(c.loss), grad_norm=rounded(c.grad_norm)) for c in ladder.curves]
+    ladder = replace(ladder, curves=tuple(kept))
     judged = ladder.judge()
     low, high = judged.edge or (None, None)
     shared = {
@@ -92,9 +102,21 @@ def build_collection(sources: Sequence[Path], output: Path) -> int:
 
     Raises:
         InputError: pyarrow is missing, or the sources hold no ladder.
-        ArtifactError: A file is not a stored ladder.
+        ArtifactError: A file is not a stored ladder, or holds a value of another kind.
     """
-    return pack_ladders(stored_ladders(sources), rows, _FIELDS, SCHEMA, output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output)
+    pyarrow_modules()  # before reading much
+    found: dict[str, tuple[LadderRun, str]] = {}
+    for ladder, provenance in stored_ladders(sources):
+        found.setdefault(ladder.spec.id, (ladder, provenance))
+    table = [
+        row | {"provenance": provenance}
+        for _, (ladder, provenance) in sorted(found.items())
+        for row in rows(ladder)
+    ]
+    write_rows(table, _FIELDS, SCHEMA, output)
+    return len(table)
 
 
 def read_collection(path: Path | None = None) -> list[LadderRun]:
@@ -123,13 +145,30 @@ def _ladders(columns: dict[str, list]) -> list[LadderRun]:
 
 
 def stored_ladders(sources: Sequence[Path]) -> Iterator[tuple[LadderRun, str]]:
-    """Yield each ladder of every source with its provenance as JSON."""
-    return ladders_of(sources, _packed, read_ladder)
+    """Yield each ladder of every source with its provenance as JSON.
 
+    Args:
+        sources: Folders of a plan, single ladder files, or collections.
 
-def _packed(path: Path) -> Iterator[tuple[LadderRun, str]]:
-    kept = _provenance(path)
-    return ((ladder, kept[ladder.spec.id]) for ladder in read_collection(path))
+    Raises:
+        InputError: A source is missing, or holds no ladder.
+    """
+    for source in sources:
+        if not source.exists():
+            raise InputError(
+                f"There is no folder or file {source}; give a folder of python -m lab run."
+            )
+        if source.suffix == ".parquet":
+            kept = _provenance(source)
+            yield from ((ladder, kept[ladder.spec.id]) for ladder in read_collection(source))
+            continue
+        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
+        if not paths:
+            raise InputError(f"No stored ladder in {source}; run python -m lab run first.")
+        for path in paths:
+            ladder = read_ladder(path)
+            stored = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
+            yield ladder, json.dumps(stored, sort_keys=True)
 
 
 def collection_ids(path: Path | None = None) -> frozenset[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lab.ladders.fine_tuning.plan import FineTuningPlan
 from lab.ladders.pairs import LadderPairs
 from lab.ladders.plan import MOST_LADDERS, LadderSpec, Plan, with_values
 from lab.zoo import FAMILIES
@@ -47,14 +46,13 @@ LadderPlan = Plan | LadderGrid | LadderPairs
 
 
 # The key that only plans of one design have.
-_DESIGNS: dict[str, Any] = {"grid": LadderGrid, "levers": LadderPairs, "pretrained": FineTuningPlan}
+_DESIGNS: dict[str, Any] = {"grid": LadderGrid, "levers": LadderPairs}
 
 
-def read_ladder_plan(path: Path) -> LadderPlan | FineTuningPlan:
+def read_ladder_plan(path: Path) -> LadderPlan:
     """Read a plan: one with a `grid` is a grid, one with `levers` has pairs.
 
-    One with `pretrained` models tunes them. Any other is a random design of models that are
-    trained from their initialization.
+    Any other is a random design.
 
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
-from lab.ladders.store import MOST_BYTES
 from rksp.ground.errors import ArtifactError, InputError
-from rksp.ground.files import check_writable, read_text, replacing
-from rksp.own_runs.outcome import Curves
-
-Ladder = TypeVar("Ladder", bound=Any)  # of either design
+from rksp.ground.files import replacing
 
 CURVES = ("loss", "grad_norm")  # columns of lists
 _MOST_UNPACKED = 4 * 2**30  # bytes; ours has 30 MB
@@ -68,90 +62,12 @@ def write_rows(
         )
 
 
-def pack_ladders(
-    ladders: Iterable[tuple[Ladder, str]],
-    rows: Callable[[Ladder], Iterable[dict[str, Any]]],
-    fields: Mapping[str, str],
-    schema: str,
-    output: Path,
-) -> int:
-    """Pack ladders, sorted by id, with their provenance; of two with one id the first counts.
-
-    Args:
-        ladders: Each with its provenance as JSON.
-        rows: Returns the rows of one ladder, without the provenance.
-        fields: See `write_rows`.
-        schema: See `write_rows`.
-        output: See `write_rows`.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        InputError: pyarrow is missing.
-        ArtifactError: A row holds a value of another kind.
-    """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    check_writable(output)
-    pyarrow_modules()  # before reading much
-    found: dict[str, tuple[Ladder, str]] = {}
-    for ladder, provenance in ladders:
-        found.setdefault(ladder.spec.id, (ladder, provenance))
-    table = [
-        row | {"provenance": provenance}
-        for _, (ladder, provenance) in sorted(found.items())
-        for row in rows(ladder)
-    ]
-    write_rows(table, fields, schema, output)
-    return len(table)
-
-
-def ladders_of(
-    sources: Iterable[Path],
-    packed: Callable[[Path], Iterable[tuple[Ladder, str]]],
-    read: Callable[[Path], Ladder],
-) -> Iterator[tuple[Ladder, str]]:
-    """Yield each ladder of every source with its provenance as JSON.
-
-    Args:
-        sources: Folders of a plan, single ladder files, or packed files.
-        packed: Reads a packed file.
-        read: Reads one ladder's file.
-
-    Raises:
-        InputError: A source is missing, or holds no ladder.
-    """
-    for source in sources:
-        if not source.exists():
-            raise InputError(
-                f"There is no folder or file {source}; give a folder of python -m lab run."
-            )
-        if source.suffix == ".parquet":
-            yield from packed(source)
-            continue
-        paths = sorted(source.glob("*.json")) if source.is_dir() else [source]
-        if not paths:
-            raise InputError(f"No stored ladder in {source}; run python -m lab run first.")
-        for path in paths:
-            ladder = read(path)
-            stored = json.loads(read_text(path, MOST_BYTES)).get("provenance", {})
-            yield ladder, json.dumps(stored, sort_keys=True)
-
-
 def by_ladder(columns: Mapping[str, list]) -> Iterator[dict[str, list]]:
     """Yield the columns of each ladder, whose rows stand side by side."""
     ids = columns["ladder"]
     starts = [i for i, name in enumerate(ids) if i == 0 or name != ids[i - 1]]
     for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
         yield {name: values[start:end] for name, values in columns.items()}
-
-
-def shortened(curves: Iterable[Curves]) -> tuple[Curves, ...]:
-    """Return curves as a packed file keeps them."""
-    return tuple(
-        Curves(loss=rounded(c.loss), grad_norm=rounded(c.grad_norm), planned_steps=c.planned_steps)
-        for c in curves
-    )
 
 
 def read_columns(path: Path, schema: str, names: Sequence[str]) -> dict[str, list]:
@@ -180,22 +96,6 @@ def read_columns(path: Path, schema: str, names: Sequence[str]) -> dict[str, lis
         table = stored.read(columns=list(names))
         return {name: _column(table, name) for name in names}
     except _UNREADABLE as error:  # pyarrow's errors are among these
-        raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
-
-
-def schema_of(path: Path) -> str:
-    """Return the name of a file's schema; empty if it has none.
-
-    Raises:
-        InputError: pyarrow is missing, or there is no such file.
-        ArtifactError: The file is damaged.
-    """
-    _, parquet = pyarrow_modules()
-    if not path.is_file():
-        raise InputError(f"There is no collection at {path}; make one with python -m lab pack.")
-    try:
-        return (parquet.read_schema(path).metadata or {}).get(b"rksp", b"").decode()
-    except _UNREADABLE as error:
         raise ArtifactError(f"{path.name} is not a collection: {error!s:.200}") from error
 
 

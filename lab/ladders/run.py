@@ -11,10 +11,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from lab.ladders.fine_tuning.plan import FineTuningPlan
-from lab.ladders.fine_tuning.spec import FineTuningSpec
 from lab.ladders.grid import LadderPlan
 from lab.ladders.ladder import run_ladder
 from lab.ladders.plan import LadderSpec
@@ -25,7 +23,6 @@ from rksp.ground.processes import end_with, safe_path
 
 Progress = Callable[[int, int], None]  # (ladders done, ladders planned)
 Item = TypeVar("Item")
-_BASES = "bases"  # subfolder of the models that ladders of fine-tuning start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class Tally:
 
 
 def run_plan(
-    plan: LadderPlan | FineTuningPlan,
+    plan: LadderPlan,
     folder: Path,
     *,
     workers: int | None = None,
@@ -67,7 +64,7 @@ def run_plan(
     results.clean()
     specs = plan.expand()
     stored = [spec.id in known or spec.id in results for spec in specs]
-    missing: list[Any] = [spec for spec, found in zip(specs, stored, strict=True) if not found]
+    missing = [spec for spec, found in zip(specs, stored, strict=True) if not found]
     work_through(_run, missing, folder, total=len(specs), workers=workers, progress=progress)
     return Tally(planned=len(specs), already_stored=sum(stored), newly_run=len(missing))
 
@@ -151,31 +148,16 @@ def _start_worker(coordinator: int) -> None:
     end_with(coordinator)
 
 
-def _run(spec: LadderSpec | FineTuningSpec, folder: Path) -> None:
-    if isinstance(spec, FineTuningSpec):
-        _fine_tune(spec, folder)
-    else:
-        write_ladder(folder, run_ladder(spec), _provenance())
-
-
-def _fine_tune(spec: FineTuningSpec, folder: Path) -> None:
-    from lab.ladders.fine_tuning.base_model import BaseModels
-    from lab.ladders.fine_tuning.run import run_fine_tuning
-    from lab.ladders.fine_tuning.store import write_fine_tuned
-
-    ladder = run_fine_tuning(spec, BaseModels(folder / _BASES))
-    write_fine_tuned(folder, ladder, _provenance())
-
-
-def _provenance() -> dict[str, object]:
+def _run(spec: LadderSpec, folder: Path) -> None:
     import torch  # only where something is trained
     import transformers
 
-    return {
+    provenance = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": platform.machine(),
     }
+    write_ladder(folder, run_ladder(spec), provenance)
 
 
 def _measure(path: Path, folder: Path) -> None:

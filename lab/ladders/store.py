@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +28,8 @@ def write_ladder(folder: Path, run: LadderRun, provenance: dict[str, object]) ->
                 "learning_rate": rate,
                 "seconds": round(seconds, 3),
                 "planned_steps": curves.planned_steps,
-                "loss": numbers(curves.loss),
-                "grad_norm": numbers(curves.grad_norm),
+                "loss": _numbers(curves.loss),
+                "grad_norm": _numbers(curves.grad_norm),
             }
             for rate, curves, seconds in zip(run.rates, run.curves, run.seconds, strict=True)
         ],
@@ -46,45 +43,33 @@ def read_ladder(path: Path) -> LadderRun:
     Raises:
         ArtifactError: The file is not a ladder of this schema.
     """
-    with stored(path, SCHEMA) as document:
-        spec = LadderSpec.model_validate(document["spec"])
-        runs = document["runs"]
+    try:
+        document = json.loads(read_text(path, MOST_BYTES))
+        if document["schema"] != SCHEMA:
+            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {SCHEMA!r}.")
+        spec, runs = LadderSpec.model_validate(document["spec"]), document["runs"]
         return LadderRun(
             spec=spec,
             rates=tuple(run["learning_rate"] for run in runs),
             seconds=tuple(run["seconds"] for run in runs),
             curves=tuple(
                 Curves(
-                    loss=array_of(run["loss"]),
-                    grad_norm=array_of(run["grad_norm"]),
+                    loss=_array_of(run["loss"]),
+                    grad_norm=_array_of(run["grad_norm"]),
                     planned_steps=run.get("planned_steps", spec.recipe.max_steps),
                 )
                 for run in runs
             ),
         )
-
-
-@contextmanager
-def stored(path: Path, schema: str) -> Iterator[dict[str, Any]]:
-    """Read a document and let the block build from it.
-
-    Raises:
-        ArtifactError: The file has another schema, or the block cannot build from it.
-    """
-    try:
-        document = json.loads(read_text(path, MOST_BYTES))
-        if document["schema"] != schema:
-            raise ArtifactError(f"{path.name} has schema {document['schema']!r}, not {schema!r}.")
-        yield document
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{path.name} is not a stored ladder: {error!r:.200}.") from error
 
 
-def numbers(values: np.ndarray) -> list[float | str]:
+def _numbers(values: np.ndarray) -> list[float | str]:
     """Round to six significant digits; values that JSON cannot hold are spelled out."""
     return [float(f"{v:.6g}") if np.isfinite(v) else str(float(v)) for v in values]
 
 
-def array_of(values: list[float | str]) -> np.ndarray:
+def _array_of(values: list[float | str]) -> np.ndarray:
     """Return stored numbers as float32."""
     return np.array([float(v) for v in values], dtype=np.float32)

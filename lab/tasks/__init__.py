@@ -1,1 +1,1 @@
-"""What the lab trains on: synthetic, textual and visual tasks, and domains to move between."""
+"""What the lab trains on: synthetic, textual and visual tasks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from rksp.datasets.probe import digit_images
 from rksp.ground.errors import InputError, nearest
 
 _PATCHES = 16  # tokens that the lab's models make of an image
-Head = Literal["causal-lm", "classifier", "masked-lm", "seq2seq", "image"]
+Head = Literal["causal-lm", "masked-lm", "seq2seq", "image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,29 +221,18 @@ def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels:
     return Batch(inputs=images[chosen], labels=labels[chosen])
 
 
-def image_task(name: str, images: Tensor, labels: Tensor, *, classes: int = 10) -> Task:
-    """Make a task of classifying images.
-
-    Args:
-        name: Its name.
-        images: `[count, channels, height, width]` float32.
-        labels: `[count]` int64.
-        classes: Number of distinct labels.
-    """
+def digits() -> Task:
+    """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
+    images, labels = digit_images()
     return Task(
-        name=name,
+        name="digits",
         head="image",
         vocab_size=0,
-        num_classes=classes,
+        num_classes=10,
         sequence_length=_PATCHES,
         trivial_loss=label_entropy(labels),
         draw=partial(_pictures, images=images, labels=labels),
     )
-
-
-def digits() -> Task:
-    """Make a task of classifying scikit-learn's 1,797 handwritten digits, 8 × 8 pixels."""
-    return image_task("digits", *digit_images())
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -263,23 +252,14 @@ def _made(make: Callable[..., Task], options: tuple[tuple[str, Any], ...]) -> Ta
     return make(**dict(options))
 
 
-def task_of(
-    table: Mapping[str, Callable[..., Task]], name: str, options: Mapping[str, Any]
-) -> Task:
-    """Return a table's task; it is made once per process and set of options.
-
-    Raises:
-        InputError: The task is unknown or its data are not available.
-    """
-    if name not in table:
-        raise InputError(f"No task is called {name!r}{nearest(name, table)}")
-    return _made(table[name], tuple(sorted(options.items())))
-
-
 def make_task(name: str, **options: Any) -> Task:
     """Return the task called `name`, a key of `TASKS`; the options are those of its factory.
 
+    It is made once per process and set of options.
+
     Raises:
-        InputError: The task is unknown or its data are not available.
+        InputError: The task is unknown.
     """
-    return task_of(TASKS, name, options)
+    if name not in TASKS:
+        raise InputError(f"No task is called {name!r}{nearest(name, TASKS)}")
+    return _made(TASKS[name], tuple(sorted(options.items())))

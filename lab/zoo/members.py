@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -108,12 +107,10 @@ def _bert(shape: Shape) -> dict[str, Any]:
     return _encoder(shape) | _named(shape, *_READ) | {"pad_token_id": 0}
 
 
-def _roberta(shape: Shape, padding: int = 0) -> dict[str, Any]:
-    # Positions are counted from the padding token's id on.
-    return _bert(shape) | {
-        "pad_token_id": padding,
-        "max_position_embeddings": shape["max_position_embeddings"] + padding + 1,
-    }
+def _roberta(shape: Shape) -> dict[str, Any]:
+    # Positions are counted from the padding token's id on, which is 0.
+    positions = {"max_position_embeddings": shape["max_position_embeddings"] + 1}
+    return _bert(shape) | positions | {"bos_token_id": 0, "eos_token_id": 0}
 
 
 def _electra(shape: Shape) -> dict[str, Any]:
@@ -201,14 +198,7 @@ HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
     **{name: (name, "causal-lm", made) for name, made in _DECODERS.items()},
     "opt_post": ("opt", "causal-lm", _with(_opt, do_layer_norm_before=False)),
     "bert": ("bert", "masked-lm", _bert),
-    # Masked bytes teach a small encoder no more than their frequencies; as a classifier it learns.
-    "bert_classifier": ("bert", "text-classification", _with(_bert, num_labels=4)),
-    "roberta": ("roberta", "masked-lm", _with(_roberta, bos_token_id=0, eos_token_id=0)),
-    "roberta_classifier": (
-        "roberta",
-        "text-classification",
-        _with(partial(_roberta, padding=1), type_vocab_size=1, num_labels=4),
-    ),
+    "roberta": ("roberta", "masked-lm", _roberta),
     "electra": ("electra", "masked-lm", _electra),
     "modernbert": ("modernbert", "masked-lm", _modernbert),
     "t5": ("t5", "seq2seq", _t5),
@@ -222,16 +212,13 @@ _ATTENTION = {"mamba": None} | dict.fromkeys(("gemma2", "bloom", "gptj"), "eager
 FAMILIES: tuple[str, ...] = (*ZOO_FAMILIES, *HF_FAMILIES)
 
 
-def build_member(
-    family: str, shape: Shape, *, seed: int, changes: Mapping[str, object] | None = None
-) -> nn.Module:
+def build_member(family: str, shape: Shape, *, seed: int) -> nn.Module:
     """Build a freshly initialized member of a family, in training mode, float32, on the CPU.
 
     Args:
         family: A name in `FAMILIES`.
         shape: Fields of `ZooConfig`; a Hugging Face family uses those that it has.
         seed: Seed of the initialization; the state of the global generator is unchanged.
-        changes: Fields of a Hugging Face configuration that replace the family's.
 
     Returns:
         The model.
@@ -245,7 +232,7 @@ def build_member(
         torch.manual_seed(seed)
         if (config := zoo_config(family, shape)) is not None:
             return ZooTransformer(config).train()
-        return _build_hf(family, ZooConfig(**shape).model_dump(), changes or {}).train()
+        return _build_hf(family, ZooConfig(**shape).model_dump()).train()
 
 
 def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
@@ -255,7 +242,7 @@ def zoo_config(family: str, shape: Shape) -> ZooConfig | None:
     return ZooConfig(**{**shape, **ZOO_FAMILIES[family]})
 
 
-def _build_hf(family: str, shape: Shape, changes: Mapping[str, object]) -> nn.Module:
+def _build_hf(family: str, shape: Shape) -> nn.Module:
     # Imported here, because transformers takes seconds and the zoo's own families do not need it.
     from transformers import (
         AutoConfig,
@@ -263,7 +250,6 @@ def _build_hf(family: str, shape: Shape, changes: Mapping[str, object]) -> nn.Mo
         AutoModelForImageClassification,
         AutoModelForMaskedLM,
         AutoModelForSeq2SeqLM,
-        AutoModelForSequenceClassification,
     )
 
     model_type, head, arguments = HF_FAMILIES[family]
@@ -271,8 +257,7 @@ def _build_hf(family: str, shape: Shape, changes: Mapping[str, object]) -> nn.Mo
         "causal-lm": AutoModelForCausalLM,
         "masked-lm": AutoModelForMaskedLM,
         "seq2seq": AutoModelForSeq2SeqLM,
-        "text-classification": AutoModelForSequenceClassification,
         "image-classification": AutoModelForImageClassification,
     }[head]
-    config = AutoConfig.for_model(model_type, **{**arguments(shape), **changes})
+    config = AutoConfig.for_model(model_type, **arguments(shape))
     return auto.from_config(config, attn_implementation=_ATTENTION.get(family, "sdpa"))

@@ -69,6 +69,13 @@ def test_only_the_adapters_are_trained_and_they_begin_where_the_weights_are(chec
     assert torch.allclose(model.eval()(tokens).logits, before, atol=1e-4)
 
 
+def test_targets_that_no_module_has_are_one_sentence(checkpoint):
+    source = resolve(checkpoint)
+    recipe = trained("lora", lora_targets=("nowhere",))
+    with pytest.raises(InputError, match="do not fit"):
+        as_trained(source.build(), recipe, source.task, seed=0)
+
+
 def test_a_fresh_head_is_drawn_by_the_seed_on_the_stored_body(checkpoint):
     source = resolve(checkpoint, task="text-classification")
     assert source.start.is_stored and source.has_fresh_head

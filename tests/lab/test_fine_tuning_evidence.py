@@ -74,7 +74,7 @@ def test_a_ladder_keeps_its_best_rate_and_fails_where_others_lose_by_the_margin(
 
 def test_only_ladders_that_had_something_to_learn_are_fitted(ladders):
     kept = {ladder.name for ladder in as_ladders(ladders)}
-    gains = {ladder.spec.id: summarize(ladder).gain for ladder in ladders}
+    gains = {ladder.id: summarize(ladder).gain for ladder in ladders}
     assert 100 < len(kept) < len(ladders) and min(gains[name] for name in kept) >= 0.05
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 
 from lab.fine_tuning_fit.ladder import FineTuningLadder, kind_of, ladder_of_runs
-from lab.ladders.fine_tuning.base_model import has_learned
-from lab.ladders.fine_tuning.run import FineTunedLadder
+from lab.ladders.fine_tuning.ladder import FineTunedLadder
 from lab.ladders.fine_tuning.summary import LadderSummary, summarize
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 
@@ -18,7 +17,7 @@ _OBJECTIVES = {"classification": "classification", "mlm": "masked"}
 
 def had_something_to_learn(summary: LadderSummary) -> bool:
     """Tell whether a ladder's base model had learned, and its best run learned more."""
-    return has_learned(summary.ladder.base) and summary.gain >= GAIN
+    return summary.ladder.base.has_learned and summary.gain >= GAIN
 
 
 def as_ladder(ladder: FineTunedLadder) -> FineTuningLadder:
@@ -35,7 +34,7 @@ def as_ladder(ladder: FineTunedLadder) -> FineTuningLadder:
         loss = after.new if math.isfinite(after.new) else None
         runs.append((math.log10(rate), loss, failed or loss is None))
     return ladder_of_runs(
-        ladder.spec.id,
+        ladder.id,
         inputs_of(ladder),
         runs,
         untrained=ladder.before.new,

@@ -8,9 +8,8 @@ from typing import cast
 import numpy as np
 
 from lab.ladders.fine_tuning.as_ladders import GAIN
-from lab.ladders.fine_tuning.base_model import has_learned
 from lab.ladders.fine_tuning.evidence import evidence_table, what_measuring_adds
-from lab.ladders.fine_tuning.run import FineTunedLadder
+from lab.ladders.fine_tuning.ladder import FineTunedLadder
 from lab.ladders.fine_tuning.summary import LadderSummary, summarize
 from lab.ladders.ladder import POLICY
 from lab.ladders.markdown import percent, span, table
@@ -74,7 +73,7 @@ def _bases(ladders: Sequence[FineTunedLadder]) -> str:
                 spec.task,
                 f"{base.held_out:.2f}",
                 f"{base.trivial:.2f}",
-                "yes" if has_learned(base) else "no",
+                "yes" if base.has_learned else "no",
                 str(sum(other.spec.base.id == spec.id for other in ladders)),
             ]
         )

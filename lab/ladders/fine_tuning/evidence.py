@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from lab.ladders.fine_tuning.as_ladders import GAIN
-from lab.ladders.fine_tuning.run import FineTunedLadder
+from lab.ladders.fine_tuning.ladder import FineTunedLadder
 from lab.ladders.fine_tuning.summary import LadderSummary, summarize
 from lab.ladders.markdown import table
 from rksp.ground.model import definite

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.ladders.fine_tuning.run import FineTunedLadder
+from lab.ladders.fine_tuning.ladder import FineTunedLadder
 from lab.ladders.ladder import POLICY
 
 
