@@ -21,7 +21,7 @@ from lab.fit.edge_left_out import (
     source_of,
     teams_table,
 )
-from lab.fit.edge_lengths import bridge, horizons, warmups
+from lab.fit.edge_lengths import bridge, horizons
 from lab.fit.edge_scores import (
     CONFIG_ONLY,
     Prediction,
@@ -81,7 +81,6 @@ def edge_tables(
         yield _published(ladders, model)
         yield verdict_table(ladders, model)
         yield _shapes(ladders, model)
-        yield warmups(ladders, model)
         yield _transfer(ladders)
     yield _lab(ladders, model)
     yield bridge(ladders, model)

@@ -12,7 +12,7 @@ import numpy as np
 
 from lab.fit.censored import CensoredFit, fit_censored
 from lab.fit.edge_families import divergence_offsets, family_offsets
-from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, LAB, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import (
     HeldOut,
     Left,
@@ -61,18 +61,13 @@ def fit_edge_model(
 ) -> EdgeModel:
     """Fit the lines, the curves of lost nats and the spreads.
 
-    Runs of `OPENLM` are left out: they did not make the fit better, and so they can test it.
-
     Args:
         ladders: Of the lab and of public sources.
         measured: The columns of measurements that are used; none without measuring.
         spreads: Measure the spreads by leaving every source out once; otherwise they are those of
             the fit, which know nothing of new sources.
     """
-    ladders = sorted(
-        (x for x in ladders if x.source != OPENLM),
-        key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
-    )
+    ladders = sorted(ladders, key=lambda x: (x.source, x.name, x.changed, x.low, x.high))
     asked = (tuple(map(id, ladders)), measured, spreads)
     if asked not in _FITTED:
         _FITTED[asked] = (ladders, _fitted(ladders, measured, spreads))
@@ -139,7 +134,7 @@ def held_out(
     Single runs of a source go with it.
     """
     keys: dict[Left, Callable[[EdgeLadder], str]] = {
-        "source": lambda x: x.source if x.source not in (LAB, OPENLM) else "",
+        "source": lambda x: "" if x.source == LAB else x.source,
         "family": lambda x: x.inputs.family if x.source == LAB else "",
         "task": lambda x: x.task if x.source == LAB else "",
     }

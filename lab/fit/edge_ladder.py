@@ -12,7 +12,6 @@ import numpy as np
 from rksp.classifiers.edge_inputs import EdgeInputs
 
 LAB, PUBLISHED = "lab", "published"  # sources that are not a repository
-OPENLM = "openlm"  # runs at one rate that differ in the warm-up (Gadre et al., 2024); never fitted
 PAIRS = "pairs"  # the group of the lab's ladders of plans of pairs
 # What `changed` says of runs of a team that bound its edge: rates that trained, one that failed.
 BOUNDS = TRAINED, FAILED = ("rates that trained", "a rate that failed")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from lab.fit.edge_fit import Columns, fit_edge_model
-from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, LAB, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, MEASURED_COLUMNS
@@ -42,7 +42,7 @@ def predicted(
 
 def source_of(ladder: EdgeLadder) -> str:
     """Return the public source of a ladder; "" where it has none that is left out."""
-    return "" if ladder.source in (LAB, PUBLISHED, OPENLM) else ladder.source
+    return "" if ladder.source in (LAB, PUBLISHED) else ladder.source
 
 
 def shape_of(ladder: EdgeLadder) -> str:

@@ -1,4 +1,4 @@
-"""How well the model of the edge knows the length of a run and of its warm-up, as Markdown."""
+"""How well the model of the edge knows the length of a run, as Markdown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from itertools import combinations
 import numpy as np
 
 from lab.fit.edge_fit import fit_edge_model
-from lab.fit.edge_ladder import BRIDGE, LAB, OPENLM, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BRIDGE, LAB, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_model import EdgeModel
-from rksp.documents.terms import DEFAULT_RISK
 
 
 def horizons(ladders: Sequence[EdgeLadder]) -> str:
@@ -112,32 +111,3 @@ def _pairs(found: Sequence[Prediction]) -> list[str]:
 
 def _same_model(one: EdgeLadder, other: EdgeLadder) -> bool:
     return one.shape == other.shape and one.measured == other.measured
-
-
-def warmups(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
-    """Judge runs that differ in the warm-up, which no fit sees; empty where there are none."""
-    mine = [x for x in ladders if x.source == OPENLM]
-    if not mine:
-        return ""
-    shapes, rate = len({x.shape for x in mine}), 10 ** mine[0].rates[0]
-    lines = [
-        f"### Warm-ups of {shapes} models at the rate {rate:g}, never fitted",
-        "",
-        "| warm-up | runs | failed | said: P(failed) | above *do not exceed* | nats above the best "
-        "warm-up |",
-        "|---|---|---|---|---|---|",
-    ]
-    for length in sorted({x.inputs.warmup_steps for x in mine}):
-        some = [x for x in mine if x.inputs.warmup_steps == length]
-        read = [model.predict(x.inputs, x.measured) for x in some]
-        rates = [10 ** x.rates[0] for x in some]
-        said = np.mean([r.failed(rate) for r, rate in zip(read, rates, strict=True)])
-        above = np.mean(
-            [rate > r.rate_at(DEFAULT_RISK) for r, rate in zip(read, rates, strict=True)]
-        )
-        lost = np.mean([x.excess[0] for x in some])
-        failed = np.mean([x.failed[0] for x in some])
-        lines.append(
-            f"| {length} | {len(some)} | {failed:.0%} | {said:.0%} | {above:.0%} | {lost:.3f} |"
-        )
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.fit.edge_fit import Columns, fit_edge_model
-from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PUBLISHED, EdgeLadder
+from lab.fit.edge_ladder import BOUNDS, LAB, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel
@@ -84,8 +84,7 @@ def single_runs(
         ladders: Of the lab and of public sources, single runs among them.
         key: What is left out together with a run, "" for nothing.
     """
-    bounds = (*BOUNDS, PUBLISHED)
-    chosen = [x for x in ladders if x.changed and x.changed not in bounds and x.source != OPENLM]
+    chosen = [x for x in ladders if x.changed and x.changed not in (*BOUNDS, PUBLISHED)]
     found = []
     for name in sorted({key(x) for x in chosen}):
         rest = [x for x in ladders if x.source == LAB or key(x) != name or not name]

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from lab.fit.edge_ladder import (
-    MARGIN,
-    OPENLM,
     PUBLISHED,
     EdgeLadder,
     bracket,
@@ -45,10 +43,9 @@ def read_real_ladders(
     """Read the ladders and single runs of files with a JSON object a line.
 
     A line with `rates` is a ladder, one with `changed` a run that differs from its base run in
-    one setting, one with a list of `warmup_steps` several runs that differ in the warm-up alone,
-    one with `trained_well` a published recipe, one with a `cause` a run that failed. Rows
-    without a full model and recipe are left out, and so are parametrizations that move the edge on
-    purpose (μP).
+    one setting, one with `trained_well` a published recipe, one with a `cause` a run that failed.
+    Rows without a full model and recipe are left out, and so are runs at one rate that differ in
+    the warm-up alone, and parametrizations that move the edge on purpose (μP).
 
     Args:
         paths: The files.
@@ -99,8 +96,6 @@ def shape_name(source: str, architecture: Mapping[str, Any], optimizer: str) -> 
         return f"{name}-e{architecture['experts']}k{architecture['top_k']}"
     if source == "cs336":
         return f"{name}-{norm_of(architecture)}"
-    if source == OPENLM:
-        return f"{name}-h{architecture['heads']}"
     if source == "svg":
         return f"{name}-v{architecture['vocab']}"
     if source == "marin":
@@ -118,7 +113,7 @@ def _read(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]) -
         read = failed_run(row)
         return [] if read is None else [read]
     if isinstance(row.get("warmup_steps"), list):
-        return _warmups(row, measured)
+        return []  # at one rate, which shows no edge
     if "changed" in row:
         read = _single(row, measured)
     elif "trained_well" in row:
@@ -218,38 +213,6 @@ def _single(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]])
         measured=measured.get(shape, {}),
         changed=row["changed"],
     )
-
-
-def _warmups(
-    row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]]
-) -> list[EdgeLadder]:
-    """Return runs of one model at one rate with several warm-ups.
-
-    A run has failed if it ends `MARGIN` above the best and its warm-up is shorter: a longer one
-    that ends higher does not show too high a rate.
-    """
-    arch, recipe = row["arch"], row["recipe"]
-    losses = np.array(row["final_loss"], float)
-    lengths = np.array(row["warmup_steps"], int)
-    best = int(np.argmin(losses))
-    rate = math.log10(recipe["learning_rate"])
-    shape = shape_name(OPENLM, arch, "adamw")
-    found = []
-    for length, loss in zip(lengths.tolist(), losses.tolist(), strict=True):
-        failed = loss > losses[best] + MARGIN and length < lengths[best]
-        found.append(
-            EdgeLadder.of_one_run(
-                *(rate, failed, loss - losses[best]),
-                name=f"{shape}-{recipe['steps']}",
-                source=OPENLM,
-                group=OPENLM,
-                shape=shape,
-                inputs=inputs_of(arch, recipe | {"warmup_steps": length}, OPENLM),
-                measured=measured.get(shape, {}),
-                changed=f"warmup_steps={length}",
-            )
-        )
-    return found
 
 
 def _published(row: Mapping[str, Any]) -> EdgeLadder:

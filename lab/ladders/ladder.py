@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from lab.ladders.plan import LadderSpec
 from lab.tasks.tasks import make_task
@@ -20,6 +18,8 @@ from rksp.watch.monitors.watch import Watch
 from rksp.watch.registry import make_intervention, make_monitors
 from rksp.watch.training import run, train, without
 
+_RESOLUTION = 1.5  # the factor within which the rates beside an edge are, once it is bisected
+_MOST_HIGHER = 2  # rates that are added above the highest while nothing fails
 _HEARD = ("loss", "gradient-norm", "non-finite")  # the monitors whose alarms interventions hear
 
 POLICY = OutcomePolicy()  # labels the lab's runs, also while a ladder grows
@@ -39,53 +39,32 @@ class LadderRun:
         return POLICY.judge(self.rates, self.curves)
 
 
-def run_ladder(
-    spec: Any,
-    train_run: Callable[[float], Curves] | None = None,
-    *,
-    resolution: float = 1.5,
-    max_extensions: int = 2,
-) -> LadderRun:
-    """Train every run of one ladder, one after the other.
-
-    Args:
-        spec: The ladder, of either design.
-        train_run: Trains one run at a rate; default `run_once`.
-        resolution: The edge is bisected (geometrically) until its rates are within this factor.
-        max_extensions: Number of rates added above the highest while nothing fails.
-
-    Returns:
-        The trained ladder.
-    """
-    train_run = train_run or partial(run_once, spec, batches=ladder_batches(spec))
+def run_ladder(spec: LadderSpec) -> LadderRun:
+    """Train every run of one ladder, one after the other."""
+    batches = ladder_batches(spec)
     done: dict[float, tuple[Curves, float]] = {}
-    while rates := _next_rates(spec, done, resolution, max_extensions):
+    while rates := _next_rates(spec, {rate: curves for rate, (curves, _) in done.items()}):
         for rate in rates:
             start = time.process_time()  # the wall's clock would show what else the machine does
-            done[rate] = train_run(rate), time.process_time() - start
+            done[rate] = run_once(spec, rate, batches), time.process_time() - start
     rates = sorted(done)
     curves, seconds = zip(*(done[rate] for rate in rates), strict=True)
     return LadderRun(spec=spec, rates=tuple(rates), curves=curves, seconds=seconds)
 
 
-def _next_rates(
-    spec: Any,
-    done: Mapping[float, tuple[Curves, float]],
-    resolution: float,
-    max_extensions: int,
-) -> list[float]:
+def _next_rates(spec: LadderSpec, done: Mapping[float, Curves]) -> list[float]:
     """Return the rates to train next; none if the ladder is complete."""
     if not done:
         return spec.rates
     rates = sorted(done)
-    edge = POLICY.judge(rates, [done[rate][0] for rate in rates]).edge
+    edge = POLICY.judge(rates, [done[rate] for rate in rates]).edge
     if edge is None:
         return []
     last, failed = edge
     if failed is None:
-        is_complete = len(rates) >= spec.count + max_extensions
+        is_complete = len(rates) >= spec.count + _MOST_HIGHER
         return [] if is_complete else [_rounded(rates[-1] * 10**spec.step)]
-    return [_rounded(math.sqrt(last * failed))] if failed / last > resolution else []
+    return [_rounded(math.sqrt(last * failed))] if failed / last > _RESOLUTION else []
 
 
 def ladder_batches(spec: LadderSpec) -> list[Batch]:

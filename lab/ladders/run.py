@@ -152,7 +152,7 @@ def _run(spec: LadderSpec, folder: Path) -> None:
     import torch  # only where something is trained
     import transformers
 
-    provenance = {
+    provenance: dict[str, object] = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": platform.machine(),

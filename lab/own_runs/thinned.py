@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from lab.fit.edge_ladder import LAB, OPENLM, EdgeLadder
+from lab.fit.edge_ladder import LAB, EdgeLadder
 from rksp.own_runs.observed import Reading, crossing, lowest
 
 _KEPT = (2, 3, 4, 6)  # every so many rates are kept
@@ -41,8 +41,7 @@ def thinned_markdown(ladders: Sequence[EdgeLadder]) -> str:
 
 
 def _is(kind: str, ladder: EdgeLadder) -> bool:
-    counts = ladder.best is not None and ladder.source != OPENLM
-    return counts and (ladder.source == LAB) == (kind == "lab")
+    return ladder.best is not None and (ladder.source == LAB) == (kind == "lab")
 
 
 def _errors(

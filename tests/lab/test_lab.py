@@ -52,7 +52,7 @@ def test_a_ladder_is_its_runs_and_brackets_the_edge() -> None:
 
 
 def test_a_ladder_grows_upwards_while_nothing_fails() -> None:
-    ladder = run_ladder(tiny_spec(first_rate=1e-7, count=2), max_extensions=2)
+    ladder = run_ladder(tiny_spec(first_rate=1e-7, count=2))
     assert len(ladder.rates) == 4
     assert max(ladder.rates) == pytest.approx(1e-4)
     assert not any(outcome.is_failure for outcome in ladder.judge().outcomes)

@@ -6,10 +6,7 @@ import json
 import math
 
 import pytest
-from support.edge_cases import ladders
 
-from lab.fit.artifacts import artifact_json
-from lab.fit.edge_fit import fit_edge_model
 from lab.fit.real_ladders import read_real_ladders
 from rksp.ground.errors import ArtifactError
 
@@ -52,15 +49,8 @@ def _warmup_row(losses: list[float]) -> dict[str, object]:
     return row | {"warmup_steps": [100, 200, 400], "final_loss": losses}
 
 
-def test_a_warmup_that_is_too_short_fails_and_one_that_is_too_long_does_not(tmp_path):
-    path = tmp_path / "warmups.jsonl"
-    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
-    short, best, long = read_real_ladders([path])
-    assert [x.inputs.warmup_steps for x in (short, best, long)] == [100, 200, 400]
-    assert (short.low, short.high) == (-math.inf, pytest.approx(math.log10(0.003)))
-    assert (long.low, long.high) == (pytest.approx(math.log10(0.003)), math.inf)
-    assert [bool(x.failed[0]) for x in (short, best, long)] == [True, False, False]
-    assert long.excess[0] == pytest.approx(0.5)
+def test_warm_ups_at_one_rate_are_no_ladder(tmp_path):
+    assert read_real_ladders([_written(tmp_path, _warmup_row([3.5, 3.0, 3.5]))]) == []
 
 
 def test_a_run_that_decays_less_than_its_base_fails_only_if_it_diverges(tmp_path):
@@ -86,14 +76,6 @@ def _written(folder, row):
     path = folder / "runs.jsonl"
     path.write_text(json.dumps(row) + "\n", encoding="utf-8")
     return path
-
-
-def test_warmups_at_one_rate_are_never_fitted(tmp_path):
-    path = tmp_path / "warmups.jsonl"
-    path.write_text(json.dumps(_warmup_row([3.5, 3.0, 3.5])) + "\n")
-    assert artifact_json(fit_edge_model([*ladders(), *read_real_ladders([path])])) == artifact_json(
-        fit_edge_model(ladders())
-    )
 
 
 def test_ladders_of_more_sources_are_read_from_what_they_say(tmp_path):
