@@ -8,7 +8,6 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -48,19 +47,6 @@ MODELS: Mapping[str, tuple[str, dict[str, object]]] = {
         | {"num_experts_per_tok": 8, "norm_topk_prob": True},
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """A resource the pass needs, and how fast one core delivers that resource alone."""
-
-    name: str
-    needed: float
-    rate: float
-
-    @property
-    def seconds(self) -> float:
-        return self.needed / self.rate
 
 
 def run(
@@ -146,13 +132,8 @@ def _measure(
         flops = counter.get_total_flops() + stream.split_flops
     responded = _gradient(stream, batch) if gradient else {}
     torch.set_num_threads(1)
-    bounds = (
-        _Bound(name="random numbers", needed=draws, rate=_fill_rate()),
-        _Bound(name="FLOP", needed=flops, rate=_product_rate(tokens, max(shapes, key=_area))),
-        # Each number is written when drawn and read when multiplied.
-        _Bound(name="bytes moved", needed=2 * 4 * draws, rate=_copy_rate()),
-    )
-    floor = bounds[0].seconds + bounds[1].seconds
+    draw, multiply = draws / _fill_rate(), flops / _product_rate(tokens, max(shapes, key=_area))
+    floor = draw + multiply
     return {
         "parameters": source.num_parameters,
         _DRAWS: draws,
@@ -164,16 +145,8 @@ def _measure(
         "peak memory, GB": round(peak / 1e9, 2),
         "of it after imports, GB": round(imported / 1e9, 2),
         "predicted peak, GB": round(plan.peak / 1e9, 2),
-        **{
-            f"bound by {bound.name}": f"{bound.needed:.3g}, one core {bound.rate:.3g}/s: "
-            f"{bound.seconds:.1f} s; the pass reached "
-            f"{bound.seconds / (threads * passed):.0%} of {threads} such cores"
-            for bound in bounds
-        },
-        "floors of drawing and multiplying, processor s": round(floor, 2),
+        "floors of drawing and multiplying, processor s": f"{draw:.4g} + {multiply:.4g}",
         "processor time over these floors": round(worked / floor, 2),
-        "seconds over these floors": round(passed / floor, 2),
-        "seconds over these floors on all threads": round(passed * threads / floor, 2),
         **responded,
     }
 
@@ -248,14 +221,6 @@ def _product_rate(tokens: int, shape: tuple[int, ...]) -> float:
 
     x, weight = torch.ones(tokens, shape[1]), torch.ones(min(shape[0], 8192), shape[1])
     return 2 * tokens * weight.numel() / _best(lambda: F.linear(x, weight))
-
-
-def _copy_rate() -> float:
-    """Measure the bytes read and written per processor second between arrays beyond the cache."""
-    import torch
-
-    here, there = torch.ones(1 << 26), torch.ones(1 << 26)
-    return 2 * here.numel() * here.element_size() / _best(lambda: there.copy_(here))
 
 
 def _best(action: Callable[[], object], times: int = 5) -> float:

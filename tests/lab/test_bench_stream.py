@@ -22,8 +22,7 @@ TINY = {
 @pytest.fixture
 def fast(monkeypatch):
     """Rates without measuring them: one of each a second."""
-    for name in ("_fill_rate", "_copy_rate"):
-        monkeypatch.setattr(bench, name, lambda: 1.0)
+    monkeypatch.setattr(bench, "_fill_rate", lambda: 1.0)
     monkeypatch.setattr(bench, "_product_rate", lambda tokens, shape: 1.0)
 
 
@@ -34,9 +33,9 @@ def test_random_numbers_and_products_of_a_pass(fast):
     assert found["random numbers drawn"] == drawn
     assert found["parameters"] == drawn + 5 * 64
     linear = 2 * 32 * (2 * block + 300 * 64)
-    floor = found["floors of drawing and multiplying, processor s"]
-    assert linear <= floor - drawn <= 1.2 * linear  # attention besides
-    assert f"{8 * drawn:.3g}, one core 1/s" in found["bound by bytes moved"]
+    floors = found["floors of drawing and multiplying, processor s"].split(" + ")
+    assert float(floors[0]) == pytest.approx(drawn, rel=1e-3)
+    assert linear <= float(floors[1]) <= 1.2 * linear  # attention besides
     assert found["how"] == "streamed module by module"
     assert found["peak memory, GB"] >= found["of it after imports, GB"] > 0
 
