@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rksp.ground.errors import InputError
-from rksp.own_runs.course import Course, course
+from rksp.own_runs.course import FEWEST, Course, course
 from rksp.own_runs.interpret import is_gain as is_gain_name
 from rksp.own_runs.interpret import is_rate
 from rksp.own_runs.readers.records import (
@@ -59,11 +59,13 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     Raises:
         InputError: It has no such curve.
     """
-    # A term that is switched off stays at zero, and is not what was trained.
-    moving = [n for n, c in raw.curves.items() if c.values.any()]
-    names = moving if any(map(is_metric, moving)) else list(raw.curves)
-    names.sort(key=lambda name: -len(raw.curves[name].values))  # of names alike the longest
-    reward = reward_among(names) if metric is None else None
+    # Of names alike the longest; what has a value or two is a summary beside it.
+    logged = sorted(raw.curves, key=lambda name: -len(raw.curves[name].values))
+    logged = [n for n in logged if len(raw.curves[n].values) >= FEWEST] or logged
+    # A term that is switched off stays at zero, and is not what was trained; a reward may.
+    moving = [name for name in logged if raw.curves[name].values.any()]
+    names = moving if any(map(is_metric, moving)) else logged
+    reward = (reward_among(names) or reward_among(logged)) if metric is None else None
     held = held_out_loss(names)
     lost = next(
         (n for n, c in raw.curves.items() if _NORM.search(n) and c.values[-1] != c.values[-1]), None

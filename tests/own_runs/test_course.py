@@ -446,14 +446,16 @@ def judged(values, **more):
     return course(np.arange(len(values), dtype=float), np.asarray(values, float), **more)
 
 
-def test_a_reward_that_never_rose_was_never_learned():
+def test_a_reward_that_stays_at_its_floor_was_never_learned():
     rng = np.random.default_rng(0)
-    flat, sparse = rng.normal(0, 1, 200), np.where(rng.random(200) < 0.04, -40.0, -50.0)
-    assert judged(flat, is_gain=True).fate is judged(sparse, is_gain=True).fate
-    assert judged(flat, is_gain=True).fate is Fate.NEVER_LEARNED
+    flat, draw = rng.normal(0, 1, 200), rng.random(200)
+    sparse, rarer = np.where(draw < 0.04, -40.0, -50.0), np.full(9, -21.0)
+    assert {judged(one, is_gain=True).fate for one in (sparse, rarer)} == {Fate.NEVER_LEARNED}
     rising = flat + np.linspace(0, 2, 200)
-    early = flat + 2 * (np.arange(200) > 8)
-    assert {judged(one, is_gain=True).fate for one in (rising, early)} == {Fate.FINE}
+    paid = np.where(draw < np.linspace(0, 0.6, 200), -40.0, -50.0)
+    level = flat  # as good from the start: a model that was trained before
+    found = {judged(one, is_gain=True).fate for one in (rising, paid, level)}
+    assert found == {Fate.FINE}
 
 
 def test_a_small_rise_that_goes_on_is_a_failure():
@@ -470,7 +472,9 @@ def test_a_small_rise_that_goes_on_is_a_failure():
 def test_a_loss_that_dies_at_a_guess_has_learned_nothing():
     start = [0.68, 2.46, 5.3, 1.0, 10.7, 2.0, 3.6, 0.69]
     found = judged([*start, *[0.6931] * 20])
-    assert (found.fate, found.onset) == (Fate.NEVER_LEARNED, 8)
+    assert (found.fate, found.onset) == (Fate.NEVER_LEARNED, 7)
+    once = judged([*start, *[0.6931] * 5, 0.711, *[0.6931] * 14])  # one record is no movement
+    assert once.fate is Fate.NEVER_LEARNED
     assert not judged([*start, *np.linspace(0.69, 0.4, 20)]).fate.is_failure
     noise = np.random.default_rng(2).normal(0, 0.05, 300)
     words = 7.3 + 3.5 / (1 + np.arange(300) / 5) ** 3 + noise

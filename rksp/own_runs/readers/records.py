@@ -35,6 +35,7 @@ _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a lin
 _JUDGED = _OTHERS.union(_COUNTERS)
 
 _PROBED = 100  # rows of which one has every metric, if any has
+_ALWAYS = 0.98  # of its steps: a counter that rises from row to row
 _FEW_ROWS = 5  # whose median is where a loss stands
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -127,15 +128,21 @@ def _number(value: object) -> float | None:
 
 
 def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the counter of most rows that moves and mostly rises; None where there is none."""
+    """Return the counter of most rows that moves and mostly rises; None where there is none.
+
+    The finest of those that rise from row to row, else the finest.
+    """
+    rising: dict[str, float] = {}
     for name in _COUNTERS:
         held = np.array([row[name] for row in rows if name in row and math.isfinite(row[name])])
         if 2 * len(held) < max(len(rows), 1) or len(set(held)) < 2:
             continue
         is_whole = name not in _EPOCHS or bool((held == np.round(held)).all())
         if is_whole and (np.diff(held) >= 0).mean() > 0.6:
-            return name
-    return None
+            rising[name] = (np.diff(held) > 0).mean()
+    return next(
+        (name for name, share in rising.items() if share > _ALWAYS), next(iter(rising), None)
+    )
 
 
 def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator[float]:
