@@ -23,7 +23,8 @@ from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.course import Fate
 from rksp.own_runs.history import History, history_of
-from rksp.own_runs.interpret import Words, is_bookkeeping, is_rate
+from rksp.own_runs.interpret import Words, is_bookkeeping
+from rksp.own_runs.metrics import is_rate
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import Curve, RawRun
 from rksp.own_runs.scorecard import history_report, scorecard

@@ -11,18 +11,17 @@ import numpy as np
 
 from rksp.ground.errors import InputError
 from rksp.own_runs.course import FEWEST, Course, course
-from rksp.own_runs.interpret import is_gain as is_gain_name
-from rksp.own_runs.interpret import is_rate
-from rksp.own_runs.readers.records import (
+from rksp.own_runs.metrics import (
     held_out_loss,
     is_metric,
+    is_norm,
     is_opposed,
+    is_rate,
     reward_among,
     training_loss,
 )
+from rksp.own_runs.metrics import is_gain as is_gain_name
 from rksp.own_runs.run import Curve, RawRun
-
-_NORM = re.compile(r"(^|[/_. ])(grad(ient)?_?norm|gnorm|norm|total_norm)([/_. ]|$)", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     reward = (reward_among(names) or reward_among(logged)) if metric is None else None
     held = held_out_loss(names)
     lost = next(
-        (n for n, c in raw.curves.items() if _NORM.search(n) and c.values[-1] != c.values[-1]), None
+        (n for n, c in raw.curves.items() if is_norm(n) and c.values[-1] != c.values[-1]), None
     )
     name = metric or reward or training_loss(names) or held or lost
     if name is None or name not in raw.curves:
@@ -77,7 +76,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         raise InputError(f"{raw.file} has {wanted} among its columns ({shown}).")
     curve = raw.curves[name]
     held_out = raw.curves[held] if held not in (None, name) and reward is None else None
-    norm = next((c for n, c in raw.curves.items() if _NORM.search(n)), None)
+    norm = next((c for n, c in raw.curves.items() if is_norm(n)), None)
     rate = next((c for n, c in raw.curves.items() if is_rate(n)), None)
     is_gain = reward is not None or (metric is not None and is_gain_name(metric))
     found = course(

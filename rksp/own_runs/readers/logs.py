@@ -19,7 +19,8 @@ from rksp.ground.budgets import LOGGED, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.reading import parse_json
-from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
+from rksp.own_runs.metrics import is_metric
+from rksp.own_runs.readers.records import Records, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -18,6 +18,7 @@ import numpy as np
 
 from rksp.ground.budgets import LOG_LINE, LOGGED
 from rksp.ground.text import words
+from rksp.own_runs.metrics import is_held_out, is_metric, training_loss
 from rksp.own_runs.run import Curve, number_of
 
 Record = Mapping[str, object]
@@ -341,107 +342,3 @@ def _cells(line: str, header: Sequence[str]) -> dict[str, float] | None:
 
 def _says(cell: str) -> bool:
     return cell.strip().lower() not in ("", "-", "–", "n/a", "none", "no_log", "no log", "log")
-
-
-_TOKEN = re.compile(r"[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_LOSS = frozenset(
-    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
-)
-_PAID = frozenset(words("reward rewards rew return returns"))  # for what a run does by trial
-_REWARD = _PAID.union(words("score scores"))
-# Of these more is better; they are judged where nothing else is logged.
-_SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
-_BARE = ("train", "val", "value")  # as some call the loss itself
-_NO_LOSS = frozenset(
-    words(
-        "non finite excess "
-        "scale scaler weight mask coef ratio time count min max std best n num steps free mode lr"
-    )
-)
-_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held"))
-# Parts of a loss, or terms that stand beside it: only where nothing else is logged.
-_TERMS = frozenset(
-    words(
-        "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
-        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth "
-        "running"
-    )
-)
-_PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
-_POLICY = frozenset(words("pg policy actor"))
-_LEARNS_BY_TRIAL = frozenset(
-    words(
-        "pg policy ppo grpo advantage advantages rollout completion completions episode ep clip "
-        "clipfrac kl critic actor"
-    )
-)
-
-
-def tokens_of(name: str) -> frozenset[str]:
-    """Return the words of a metric's name."""
-    return frozenset(part.lower() for part in _TOKEN.findall(name))
-
-
-@lru_cache(maxsize=4096)
-def is_metric(name: str) -> bool:
-    """Tell whether a name is that of a loss or a reward, by its words alone."""
-    found = tokens_of(name)
-    is_named = bool(found & (_LOSS | _REWARD | _SCORES)) and not found & _NO_LOSS
-    return is_named or name.lower() in _BARE
-
-
-@lru_cache(maxsize=4096)
-def is_held_out(name: str) -> bool:
-    """Tell whether a metric is of data that is not trained on."""
-    return bool(tokens_of(name) & _HELD_OUT)
-
-
-def training_loss(names: Iterable[str]) -> str | None:
-    """Return the training loss among metrics: the whole before its terms, plain before long."""
-    return _first(names, lambda name: not is_held_out(name))
-
-
-def held_out_loss(names: Iterable[str]) -> str | None:
-    """Return the loss on held-out data among metrics."""
-    return _first(names, is_held_out)
-
-
-def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
-    ranked = []
-    for place, name in enumerate(names):
-        found = tokens_of(name)
-        is_loss = (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE
-        if is_loss and wanted(name):
-            is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
-            ranked.append((bool(found & _TERMS), is_other, len(found), place, name))
-    return min(ranked)[-1] if ranked else None
-
-
-_OPPONENTS = tuple(map(words, ("d dis disc discriminator critic", "g gen generator")))
-
-
-def is_opposed(names: Iterable[str]) -> bool:
-    """Tell whether the losses among metrics are those of a policy, or of two that play a game."""
-    found = [tokens_of(name) for name in names if is_metric(name)]
-    is_game = all(any(tokens & {*side} for tokens in found) for side in _OPPONENTS)
-    return is_game or any(tokens & _POLICY for tokens in found)
-
-
-def reward_among(names: Sequence[str]) -> str | None:
-    """Return the mean reward of a run that learns by trial, or a score where there is no loss.
-
-    None for all other training.
-    """
-    paid = any(found & _PAID and not found & _PAIRS for found in map(tokens_of, names))
-    if paid or any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
-        wanted, barred = _REWARD, _PAIRS | _HELD_OUT
-    elif _first(names, lambda _: True) is None:
-        wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))
-    else:
-        return None
-    ranked = []
-    for place, name in enumerate(names):
-        found = tokens_of(name)
-        if found & wanted and not found & barred:
-            ranked.append((len(found - {"mean"}), "mean" not in found, place, name))
-    return min(ranked)[-1] if ranked else None
