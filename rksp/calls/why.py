@@ -75,14 +75,15 @@ def why(
     is_one = len(raws) == len(stories) == 1
     question = _Question.of(stories[0] if is_one else None, target, recipe)
     history = _history(raws, question, metric, may_fail=bool(stories))
+    told = None if history is None else history_report(history)
     rate = question.rate(stories[0]) if is_one else None
     courses = [_course_report(story, rate) for story in stories]
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
         recipe=question.recipe,
-        history=None if history is None else history_report(history),
-        scorecard=None if history is None else scorecard(history),
+        history=told,
+        scorecard=None if told is None else scorecard(told),
         courses=courses,
         rate=rate,
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],

@@ -25,7 +25,7 @@ from rksp.models.source import ModelSource
 from rksp.models.type_table import HEADS, WIDTHS
 from rksp.own_runs.interpret import PastRun, Words, left_out
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
-from rksp.own_runs.outcome import Judged, Trained, judge
+from rksp.own_runs.outcome import Judged, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import RawRun
@@ -244,7 +244,7 @@ def _ladder(
                 kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
                 **seen,
             )
-        unused = _unused(found, trained, guess)
+        unused = _unused(found, guess)
     return PastLadder(
         name=name,
         runs=runs,
@@ -294,7 +294,7 @@ def _inputs(
     return declared_inputs(definite(declared), recipe), ""
 
 
-def _unused(found: LabelledRuns, runs: Sequence[Trained], guess: float | None) -> str:
+def _unused(found: LabelledRuns, guess: float | None) -> str:
     """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
     losses = found.losses[np.isfinite(found.losses)]
     if not np.isfinite(found.failed).any():
