@@ -390,7 +390,8 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     doubt = 2 * held.wobble
     if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
         doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
-    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), doubt):
+    is_clear = rise >= max(_WORSE * abs(held.level), doubt) or _has_turned(values, lowest)
+    if lowest == len(values) - 1 or not is_clear:
         return None
     reach = max(2, held.width // 2)
     near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
@@ -400,6 +401,16 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         return None
     onset = float(steps[turned + 1])
     return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
+
+
+def _has_turned(values: np.ndarray, lowest: int) -> bool:
+    """Tell whether the last third of noisy evaluations is higher than as many about the lowest."""
+    size = len(values) // 3
+    low, late = values[max(0, lowest - size // 2) :][:size], values[-size:]
+    if size < FEWEST or len(low) < size:
+        return False
+    doubt = _NOISE * math.hypot(low.std(ddof=1), late.std(ddof=1)) / size**0.5
+    return bool(late.mean() - low.mean() > max(_WORSE * abs(low.mean()), doubt))
 
 
 def _onset(facts: _Facts) -> int:

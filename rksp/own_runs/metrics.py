@@ -85,7 +85,8 @@ def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
         if is_loss and wanted(name):
             is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
             is_mean = "/" not in name  # train_loss of Hugging Face, beside train/loss
-            ranked.append((bool(found & _TERMS), is_other, len(found), is_mean, place, name))
+            rank = (bool(found & _TERMS), is_other, is_perplexity(name), len(found), is_mean)
+            ranked.append((*rank, place, name))
     return min(ranked)[-1] if ranked else None
 
 
@@ -144,12 +145,16 @@ def is_norm(name: str) -> bool:
     return found in ({"norm"}, {"grad", "norm"}, {"gradient", "norm"})
 
 
+def is_perplexity(name: str) -> bool:
+    """Tell whether a metric is the exponential of a loss."""
+    return bool(tokens_of(name) & _PERPLEXITY)
+
+
 def in_nats(name: str, value: float) -> float:
     """Return a value of a metric in nats; those per byte are taken as they are.
 
     Bits are 0.69 nats, and a perplexity is the exponential of the loss.
     """
-    found = tokens_of(name)
-    if found & _PERPLEXITY:
+    if is_perplexity(name):
         return math.log(value) if value > 0 else math.nan
-    return value * math.log(2) if found & _BITS else value
+    return value * math.log(2) if tokens_of(name) & _BITS else value

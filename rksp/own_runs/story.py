@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rksp.own_runs.metrics import (
     is_metric,
     is_norm,
     is_opposed,
+    is_perplexity,
     is_rate,
     reward_among,
     training_loss,
@@ -79,14 +81,20 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     norm = next((c for n, c in raw.curves.items() if is_norm(n)), None)
     rate = next((c for n, c in raw.curves.items() if is_rate(n)), None)
     is_gain = reward is not None or (metric is not None and is_gain_name(metric))
+    is_exponential = is_perplexity(name) and (curve.values > 0).all()
     found = course(
         curve.steps,
-        curve.values,
+        np.log(curve.values) if is_exponential else curve.values,
         grad_norm=None if norm is None else _at(curve.steps, norm),
         held_out=None if held_out is None else (held_out.steps, held_out.values),
         is_gain=is_gain,
         is_opposed=reward is None and is_opposed(names),
     )
+    if is_exponential:
+        levels = {
+            n: math.exp(getattr(found, n)) for n in ("first", "last", "best", "level", "ended")
+        }
+        found = replace(found, **levels)
     return Story(
         raw=raw,
         metric=name,

@@ -540,3 +540,42 @@ def test_a_gradient_that_is_no_number_tells_of_a_log_without_a_loss(tmp_path):
     assert logged(tmp_path, "\n".join(lines)).course.fate is Fate.NAN
     with pytest.raises(InputError, match="no curve of a loss"):
         logged(tmp_path, "\n".join(lines).replace("nan", "0.5"))
+
+
+def test_a_counter_is_what_rises_and_a_second_phase_goes_on(tmp_path):
+    """As two public logs have it: a bar that ends at one step, and epochs that begin anew."""
+    losses = [1.24, 1.20, 1.18, 1.17, 1.16, 0.96, 0.95, 0.94]
+    lines = [
+        f"Epoch {n}: 100%|####| {size}/{size} [01:00<00:00]\nEpoch {n} | Train Loss: {loss}"
+        for (n, size), loss in zip(
+            [*((n, 700) for n in range(1, 6)), *((n, 240) for n in range(1, 4))],
+            losses,
+            strict=True,
+        )
+    ]
+    found = logged(tmp_path, "\n".join(lines))
+    assert found.curve.values.tolist() == losses
+    rows = "\n".join(f"{40 - n:.2f}\t{20 - n / 2:.2f}" for n in range(30))
+    bare = logged(tmp_path, f"total loss\tctc loss\n{rows}\n")
+    assert (bare.metric, len(bare.curve.values)) == ("total_loss", 30)
+
+
+def test_a_perplexity_is_judged_by_its_logarithm(tmp_path):
+    lines = [
+        f"{53000 + 50 * n}/733817; acc: 42.0; ppl: {22 + n % 3}.5; 900 tok/s" for n in range(20)
+    ]
+    flat = logged(tmp_path, "\n".join(lines))
+    assert (flat.course.fate, flat.course.first) == (Fate.FINE, pytest.approx(22.5))
+    both = logged(
+        tmp_path, "\n".join(f"step {n}; ppl: 99; xent: {5 - n / 9:.2f}" for n in range(20))
+    )
+    assert both.metric == "xent"
+
+
+def test_noisy_evaluations_that_turned_are_an_overfit():
+    rng, steps = np.random.default_rng(3), np.arange(30.0)
+    noise, losses = rng.normal(0, 0.01, 30), np.linspace(0.18, 0.09, 30)
+    turned = 0.18 + 0.0015 * np.clip(steps - 8, 0, None) + noise
+    found = judged(losses, held_out=(steps, turned))
+    assert found.fate is Fate.OVERFIT and 2 <= found.onset <= 15
+    assert judged(losses, held_out=(steps, 0.18 + noise)).fate is Fate.FINE

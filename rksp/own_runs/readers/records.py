@@ -36,7 +36,7 @@ _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a lin
 _JUDGED = _OTHERS.union(_COUNTERS)
 
 _PROBED = 100  # rows of which one has every metric, if any has
-_ALWAYS = 0.98  # of its steps: a counter that rises from row to row
+_RISES = (0.98, 0.5, 0.0)  # of its steps: a counter that rises always, mostly, at times
 _FEW_ROWS = 5  # whose median is where a loss stands
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -60,7 +60,7 @@ _NAME = re.compile(
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
 _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,])")  # `3epoch:`
 _SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
-_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
+_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:;,]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
 
 
@@ -131,7 +131,8 @@ def _number(value: object) -> float | None:
 def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
     """Return the counter of most rows that moves and mostly rises; None where there is none.
 
-    The finest of those that rise from row to row, else the finest.
+    The finest of those that rise from row to row, else of those that do so mostly, else of all: a
+    progress bar that ends each epoch at the same step is no counter.
     """
     rising: dict[str, float] = {}
     for name in _COUNTERS:
@@ -141,9 +142,8 @@ def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
         is_whole = name not in _EPOCHS or bool((held == np.round(held)).all())
         if is_whole and (np.diff(held) >= 0).mean() > 0.6:
             rising[name] = (np.diff(held) > 0).mean()
-    return next(
-        (name for name, share in rising.items() if share > _ALWAYS), next(iter(rising), None)
-    )
+    found = [name for least in _RISES for name, share in rising.items() if share >= least]
+    return found[0] if found else None
 
 
 def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator[float]:
@@ -162,7 +162,7 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
     for at, row in enumerate(rows):
         step = row.get(counter, before - past if math.isfinite(before) else 0.0)
         now = next((row[name] for name in _EPOCHS if name in row), epoch)
-        is_back = past + step < before and counter not in _EPOCHS
+        is_back = past + step < before
         is_start = step <= rows[begun].get(counter, step) + 1 and at - begun >= _FEW_ROWS
         if is_back and (now > epoch or (is_start and _goes_on(losses, at))):
             past, begun = before + (step == 0), at
@@ -305,7 +305,7 @@ def _plain(name: str) -> str | None:
 
 
 def _names(line: str) -> tuple[str, ...]:
-    """Return the columns of a table's header: a counter and a metric are among them."""
+    """Return the columns of a table's header: a counter and a metric, or metrics alone."""
     if any(char.isdigit() for char in line) or len(line) > 400:
         return ()
     mark = _mark(line)
@@ -313,8 +313,8 @@ def _names(line: str) -> tuple[str, ...]:
         part.strip(" |*").lower().replace(" ", "_") for part in re.split(mark, line.strip("| "))
     )
     is_table = len(names) >= 2 and all(_HEADER.fullmatch(name) for name in names)
-    has_both = any(name in _SHORT_COUNTERS for name in names) and any(map(is_metric, names))
-    return names if is_table and has_both else ()
+    counts = any(name in _SHORT_COUNTERS for name in names) and any(map(is_metric, names))
+    return names if is_table and (counts or all(map(is_metric, names))) else ()
 
 
 def _mark(line: str) -> str:
