@@ -71,7 +71,10 @@ def why(
     """
     files = [paths] if isinstance(paths, str | os.PathLike) else paths
     raws = read_raw_runs([Path(one) for one in files])
-    stories = list(_stories(raws, metric))
+    stories = []
+    for raw in (one for one in raws if one.curves):
+        with contextlib.suppress(InputError):
+            stories.append(course_of(raw, metric))
     is_one = len(raws) == len(stories) == 1
     question = _Question.of(stories[0] if is_one else None, target, recipe)
     history = _history(raws, question, metric, may_fail=bool(stories))
@@ -89,13 +92,6 @@ def why(
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
         differences=list(_differences(stories)),
     ).finite()
-
-
-def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
-    for raw in raws:
-        if raw.curves:
-            with contextlib.suppress(InputError):
-                yield course_of(raw, metric)
 
 
 def _history(
@@ -165,7 +161,9 @@ class _Question:
         rate = _peak(story) or self.recipe.learning_rate
         if self.source is None:
             return None
-        fields = self.recipe.model_dump(exclude_unset=True) | _facts_of(story)
+        fields = self.recipe.model_dump(exclude_unset=True)
+        steps = story.raw.said.get("max_steps")
+        fields |= {"max_steps": steps} if isinstance(steps, int) and steps >= 1 else {}
         source = _started(self.source, story)
         try:
             answer = score(source, recipe=fields, lr=rate, evidence="config")
@@ -220,12 +218,6 @@ def _reaches(recipe: Recipe, story: Story) -> bool:
     """Tell whether a recipe can be a run's: no schedule passes the rate that its file states."""
     stated, seen = recipe.learning_rate, _peak(story)
     return stated is None or seen is None or seen <= _ROUNDED * stated
-
-
-def _facts_of(story: Story) -> dict[str, object]:
-    """Return the steps that the run had, where its log says how many it was to have."""
-    steps = story.raw.said.get("max_steps")
-    return {"max_steps": steps} if isinstance(steps, int) and steps >= 1 else {}
 
 
 def _peak(story: Story) -> float | None:

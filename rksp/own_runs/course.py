@@ -112,11 +112,6 @@ class _Facts:
         return float(self.smooth[self.lowest])
 
     @property
-    def spread(self) -> float:
-        """Standard deviation from the smoothed curve."""
-        return float((self.values - self.smooth).std())
-
-    @property
     def learned(self) -> float:
         return float(max(self.values[0], np.median(self.values[:3])) - self.level)
 
@@ -271,7 +266,8 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     has_learned = facts.learned > usual
     is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
     if is_gain:  # most rewards of a record are alike, and few lie far off
-        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
+        spread = float((facts.values - facts.smooth).std())
+        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * spread)
         if has_fallen and len(facts.values) < _SEEN:
             return Fate.UNTOLD, 0
         if has_fallen:
@@ -431,12 +427,11 @@ def _nan_onset(values: np.ndarray) -> int:
     if len(before) < FEWEST:
         return first
     facts = _facts(np.arange(first, dtype=np.float64), before)
-    limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * max(facts.learned, 0.0))
+    limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * facts.learned)
     # Of a run that rose from its first record on, the noise is the rise.
     limit = min(limit, before[0] + 0.5 * abs(before[0]))
-    above = before > limit
-    above[: facts.lowest] = False
-    return int(np.argmax(above)) if above.any() else first
+    above = np.flatnonzero(before[facts.lowest :] > limit)
+    return facts.lowest + int(above[0]) if len(above) else first
 
 
 def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:

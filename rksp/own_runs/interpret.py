@@ -123,13 +123,14 @@ class Words:
         if rate is None or not 0 < rate < math.inf:
             raise InputError("it has no learning rate")
         loss = _curve(raw, name)
+        is_told = bool(raw.outcome) or ended(raw.state, math.nan, None, None) == "diverged"
         last = number_of(raw.finals.get(name))
         final = in_nats(name, last) if last is not None else math.nan
         if last is not None and math.isnan(last):  # written down, and not just missing
             final = math.inf
         if loss is not None:
             final = float(loss.values[-1])
-        elif last is None and not _says_it_failed(raw):
+        elif last is None and not is_told:
             raise InputError(f"its {name} is no number")
         if final < 0:
             raise InputError(f"its {name} is below zero, so it is no cross-entropy")
@@ -288,11 +289,6 @@ def _curve(raw: RawRun, name: str) -> Curve | None:
     if in_nats(name, 2.0) == 2.0:  # it is in nats already
         return found
     return Curve(steps=found.steps, values=np.array([in_nats(name, v) for v in found.values]))
-
-
-def _says_it_failed(raw: RawRun) -> bool:
-    """Tell whether a run without a loss says why: it diverged, or rksp has labelled it."""
-    return bool(raw.outcome) or ended(raw.state, math.nan, None, None) == "diverged"
 
 
 def _last_step(raw: RawRun, loss: Curve | None) -> int | None:

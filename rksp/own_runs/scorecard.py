@@ -121,7 +121,6 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
-    """Predict a ladder with the model of its weights: random or trained."""
     if isinstance(one, Tuned):
         return model.tuning.predict(one.inputs)
     return model.predict(one.inputs)
@@ -147,7 +146,7 @@ def _ladder_report(
     untold = _untold(ladder, model)
     say = None if seen is None or untold else _said(seen, model)
     error, helped, is_inside = None, None, None
-    if seen is not None and say is not None and _has_edge(seen):
+    if seen is not None and say is not None and all(map(math.isfinite, seen.bracket)):
         error, is_inside = _edge_error(seen, say), _is_inside(seen, say)
         helped = None if others is None else _edge_error(seen, others)
     assumed = [
@@ -187,10 +186,6 @@ def _ladder_report(
 
 # Fields that move the rates most; the others are assumed in silence, as `rksp score` does.
 _TOLD = ("optimizer", "schedule", "warmup_steps", "max_steps", "batch_size", "sequence_length")
-
-
-def _has_edge(seen: LabelledRuns) -> bool:
-    return seen.is_ladder and all(map(math.isfinite, seen.bracket))
 
 
 def _rate(log_rate: float | None) -> float | None:

@@ -162,10 +162,8 @@ def _is_document(path: Path) -> bool:
     folder = path.parent
     if path.name != _STATE_FILE or not folder.name.startswith(_CHECKPOINT):
         return True
-    if (folder.parent / _STATE_FILE).is_file():
-        return False
     beside = folder.parent.glob(f"{_CHECKPOINT}*/{_STATE_FILE}")
-    return all(_step_of(other) <= _step_of(path) for other in beside)
+    return not (folder.parent / _STATE_FILE).is_file() and path == max(beside, key=_step_of)
 
 
 def _step_of(path: Path) -> int:
