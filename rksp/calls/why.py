@@ -302,7 +302,8 @@ def _told(story: Story) -> Iterator[str]:
     found = story.course
     of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
-    what = "The loss" if found.fate is Fate.OVERFIT else f"The {_plain(story.metric)}"
+    name = "loss" if found.fate is Fate.OVERFIT else story.metric
+    what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
     yield _TOLD[found.fate].format(What=what, **of, **places)
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return
@@ -315,10 +316,6 @@ def _told(story: Story) -> Iterator[str]:
         yield "The gradient norm was no number from the first record on."
     elif story.grad_norm is not None:
         yield "The gradient norm gave no warning."
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ").lower() if "/" not in name else name
 
 
 def _said(value: float) -> str:

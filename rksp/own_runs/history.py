@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from rksp.recipe.start import SCRATCH, Start
 
 _WORSE_THAN_GUESSING = 0.5  # nats
 _DISORDERLY = "its losses do not follow the rate"
+Runs = TypeVar("Runs", Observed, Tuned)
 _Model = tuple[Declared | None, Start]  # what declares it, and the weights that it holds
 
 
@@ -81,20 +82,10 @@ class History:
     ignored: Sequence[str]
     doubt: str = ""
 
-    @property
-    def seen(self) -> list[Observed]:
-        """What can be learned from, of random weights."""
-        return [one for one in self._used if isinstance(one, Observed)]
-
-    @property
-    def tuned(self) -> list[Tuned]:
-        """What can be learned from, of trained weights."""
-        return [one for one in self._used if isinstance(one, Tuned)]
-
-    @property
-    def _used(self) -> list[Observed | Tuned]:
+    def used(self, kind: type[Runs]) -> list[Runs]:
+        """Return what can be learned from: `Observed` of random weights, `Tuned` of trained."""
         found = [] if self.doubt else [ladder.observed for ladder in self.ladders]
-        return [one for one in found if one is not None]
+        return [one for one in found if isinstance(one, kind)]
 
 
 def read_history(

@@ -46,10 +46,9 @@ def learn(
     """
     prior, history = load_edge_model(), read_history(paths, source, recipe)
     family = Declared(source.config, source.task).name
-    return (
-        InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
-        history_report(history, prior),
-    )
+    seen, tuned = history.used(Observed), history.used(Tuned)
+    model = InformedModel(prior=prior, family=family, seen=seen, tuned=tuned)
+    return model, history_report(history, prior)
 
 
 def history_report(history: History, model: EdgeModel | None = None) -> HistoryReport:
@@ -88,7 +87,7 @@ def scorecard(history: HistoryReport) -> ScorecardReport | None:
         for one in history.ladders
         if one.best_said and one.best_rate and len({run.learning_rate for run in one.runs}) > 1
     ]
-    inside = [one.is_inside for one in edged]
+    inside = [bool(one.is_inside) for one in edged]
     return ScorecardReport(
         runs=len(said),
         failed=int(failed.sum()),
@@ -109,7 +108,7 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
     There is none where too many would be compared.
     """
     found: dict[int, Estimate] = {}
-    for kind in (history.seen, history.tuned):
+    for kind in (history.used(Observed), history.used(Tuned)):
         edged = [one for one in kind if one.is_ladder and one.shows_edge]
         for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
             rest: list[Any] = [other for other in kind if other is not one]

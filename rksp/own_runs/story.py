@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,10 +92,9 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         is_opposed=reward is None and is_opposed(names),
     )
     if is_exponential:
-        levels = {
-            n: math.exp(getattr(found, n)) for n in ("first", "last", "best", "level", "ended")
-        }
-        found = replace(found, **levels)
+        levels = ("first", "last", "best", "level", "ended")
+        exponentials: dict[str, Any] = {n: math.exp(getattr(found, n)) for n in levels}
+        found = replace(found, **exponentials)
     return Story(
         raw=raw,
         metric=name,

@@ -579,3 +579,41 @@ def test_noisy_evaluations_that_turned_are_an_overfit():
     found = judged(losses, held_out=(steps, turned))
     assert found.fate is Fate.OVERFIT and 2 <= found.onset <= 15
     assert judged(losses, held_out=(steps, 0.18 + noise)).fate is Fate.FINE
+
+
+def test_a_file_of_losses_needs_no_word_for_them(tmp_path):
+    """As CycleGAN's loss_log.txt, and tables without a header, have it; other files do not."""
+    texts = {
+        "loss_log.txt": "\n".join(
+            f"(epoch: 1, iters: {n}) cycle_A: {9 - n / 9:.3f}" for n in range(9)
+        ),
+        "losses.csv": "\n".join(f"{n},{9 - n / 9:.4f}" for n in range(9)),
+        "my_loss.log": "\n".join(f"{9 - n / 9:.4f}" for n in range(9)),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (raw,) = read_raw_runs([tmp_path / name])
+        assert course_of(raw).curve.values.tolist() == pytest.approx(
+            [9 - n / 9 for n in range(9)], abs=1e-3
+        )
+        (tmp_path / "train.log").write_text(text)
+        with pytest.raises(InputError, match="nothing in a format of runs"):
+            read_raw_runs([tmp_path / "train.log"])
+
+
+def test_a_counter_that_stands_still_is_none_and_a_cell_may_be_a_tensor(tmp_path):
+    lines = [
+        "100%|##| 5/900 [00:01<00:10]",
+        *(f"{{'loss': {5 - n / 9:.3f}, 'epoch': {n / 90:.2f}}}" for n in range(20)),
+    ]
+    assert len(logged(tmp_path, "\n".join(lines)).curve.values) == 20
+    (tmp_path / "losses.csv").write_text(
+        "epoch,train_loss\n"
+        + "".join(f"{n},\"tensor({3 - n / 9:.3f}, device='cuda:0')\"\n" for n in range(9))
+    )
+    (raw,) = read_raw_runs([tmp_path / "losses.csv"])
+    assert raw.curves["train_loss"].values[0] == 3.0
+    said = logged(
+        tmp_path, "\n".join(f"Total rewards in episode {n} is {n / 2} in all" for n in range(9))
+    )
+    assert said.curve.values.tolist() == [n / 2 for n in range(9)]

@@ -17,6 +17,7 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.own_runs.history import History, read_history
+from rksp.own_runs.observed import Observed
 from rksp.own_runs.outcome import Judged
 from rksp.own_runs.scorecard import history_report, learn, scorecard
 from rksp.recipe import Recipe
@@ -247,7 +248,7 @@ def test_a_row_that_states_only_its_width_keeps_the_heads_of_the_target(tmp_path
     source = resolve(str(tmp_path / "config.json"), counts=False)
     found = read_history([table], source, Recipe())
     assert not found.left_out
-    assert {one.inputs.width for one in found.seen} == {1024, 900}
+    assert {one.inputs.width for one in found.used(Observed)} == {1024, 900}
 
 
 _WIDTHS = ((3e-4, 1024, 3.9), (1e-3, 1024, 3.7), (1e-3, 900, 3.8), (1e-2, 900, 4.9))

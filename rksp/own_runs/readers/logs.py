@@ -20,7 +20,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.reading import parse_json
 from rksp.own_runs.metrics import is_metric
-from rksp.own_runs.readers.records import Records, lines_of, read_lines
+from rksp.own_runs.readers.records import Records, counter_of, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
@@ -100,6 +100,8 @@ def _plain(name: str) -> str:
 def _read_table(path: Path) -> Iterator[RawRun]:
     """Yield the run whose records a table holds, or the run of each row."""
     rows = read_rows(path)
+    if not any(re.search("[A-Za-z]", name) for name in rows[0]):
+        raise InputError(f"{path} has no header: write the names of its columns above them.")
     records = [_pivoted(flat(row), path) for row in rows]
     if _are_records(records):
         yield _course(path, Records.of(records), said=settings_beside(path.parent))
@@ -147,7 +149,8 @@ def _are_records(rows: Sequence[Mapping[str, object]]) -> bool:
         return False
     if not any(is_metric(name) for name in columns):
         return False
-    return Records.of(rows).counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
+    counts = counter_of(Records.of(rows).rows) is not None
+    return counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
 
 
 _STATE_FILE = "trainer_state.json"
@@ -250,7 +253,7 @@ def _read_text(path: Path) -> Iterator[RawRun]:
             said[argument[1]] = argument[2]
         if batch := _BATCH.search(line):
             said["batch_size"] = int(batch[1])
-    found = Records.of(map(flat, rows)) if rows else read_lines(lines)
+    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.stem)
     if found.planned:
         said["max_steps"] = found.planned
     run = _course(path, found, name=path.stem, said=said)
@@ -263,7 +266,7 @@ def _is_log(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix in ROWS:
         return path.is_file()
-    is_named = suffix in _CONSOLES or suffix[1:].isdigit()
+    is_named = suffix in _CONSOLES or suffix[1:].lstrip("eo").isdigit()  # of a queue: job.o616743
     return _is_document(path) or (is_named and path.is_file() and b"\0" not in _head_of(path))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rksp.ground.budgets import LOG_LINE, LOGGED
 from rksp.ground.text import words
-from rksp.own_runs.metrics import is_held_out, is_metric, training_loss
+from rksp.own_runs.metrics import is_held_out, is_metric, tokens_of, training_loss
 from rksp.own_runs.run import Curve, number_of
 
 Record = Mapping[str, object]
@@ -58,22 +58,25 @@ _NAME = re.compile(
 )
 # A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
+_PRINTED = re.compile(rf"^{_WRAPPED.pattern}([^,()]*)(?:,.*)?\)$")
 _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,])")  # `3epoch:`
 _SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
 _PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:;,]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
+_BARE = re.compile(r"(?:(?P<n>\d+)[\s,;]+)?(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?)")  # `100, 2.31`
 
 
 @dataclass(slots=True)
 class Records:
-    """What was logged, row by row, and the counter that its rows have.
+    """What was logged.
 
     Attributes:
+        rows: The numbers, row by row.
         planned: The whole of a count such as `100/1000`; 0 where nobody says.
     """
 
+    rows: list[dict[str, float]] = field(default_factory=list)
     planned: int = 0
-    _rows: list[dict[str, float]] = field(default_factory=list)
     _size: int = 0
 
     @classmethod
@@ -84,25 +87,20 @@ class Records:
             found.add(row)
         return found
 
-    @property
-    def counts(self) -> bool:
-        """Whether a counter rises from row to row."""
-        return _counter_of(self._rows) is not None
-
     def add(self, row: Record) -> None:
         """Keep the numbers of a row, written as text too."""
         found = {_named(name): x for name in row if (x := _number(row[name])) is not None}
         if 2 * self._size > LOGGED.most:  # of a long run what it is judged by
             found = {n: x for n, x in found.items() if n in _JUDGED or is_metric(n)}
         if found:
-            self._rows.append(found)
+            self.rows.append(found)
             self._size += len(found)
             LOGGED.check(self._size, "A run")
 
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric over the counter; a run that went back counts once."""
-        logged = [row for row in self._rows if row.keys() - set(_COUNTERS)]
-        counter = _counter_of(logged)
+        logged = [row for row in self.rows if row.keys() - set(_COUNTERS)]
+        counter = counter_of(logged)
         metrics = list(_passes(logged, counter))
         found: dict[str, dict[float, float]] = {}
         for step, row in zip(_steps(metrics, counter), metrics, strict=True):
@@ -124,11 +122,12 @@ def _named(name: str) -> str:
 def _number(value: object) -> float | None:
     """Return a number, also one that a trainer wrote as text."""
     if isinstance(value, str):
-        return float(value) if _NUMBER.fullmatch(value.strip()) and "," not in value else None
+        plain = _PRINTED.sub(r"\1", value.strip())
+        return float(plain) if _NUMBER.fullmatch(plain) and "," not in plain else None
     return number_of(value)
 
 
-def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
+def counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
     """Return the counter of most rows that moves and mostly rises; None where there is none.
 
     The finest of those that rise from row to row, else of those that do so mostly, else of all: a
@@ -149,14 +148,14 @@ def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
 def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator[float]:
     """Yield the place of each row: its counter, of steps that begin anew each epoch their sum.
 
-    Several rows of one epoch, without another counter, are told apart by their number.
+    Where a counter stands still while the loss is logged, rows are told apart by their number.
     """
-    if counter is None or (
-        counter in _EPOCHS and len({r.get(counter) for r in rows}) * 2 < len(rows)
-    ):
+    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
+    held = [(r.get(counter or ""), r.get(name or "")) for r in rows if name is None or name in r]
+    moves = sum(1 for _ in groupby(step for step, _ in held))
+    if counter is None or 2 * moves < len(set(held)):  # ranks that write at once write alike
         yield from map(float, range(len(rows)))
         return
-    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
     losses = [row.get(name, math.nan) for row in rows] if name else []
     before, past, epoch, begun = -math.inf, 0.0, -math.inf, 0
     for at, row in enumerate(rows):
@@ -206,8 +205,13 @@ def lines_of(text: str) -> Iterator[str]:
     return (_ESCAPES.sub("", found[0][:LOG_LINE]).strip() for found in _LINE.finditer(text))
 
 
-def read_lines(lines: Iterable[str]) -> Records:
-    """Read the records of a console's lines; a counter holds on until the next one."""
+def read_lines(lines: Iterable[str], title: str = "") -> Records:
+    """Read the records of a console's lines; a counter holds on until the next one.
+
+    Under a title of losses, such as a file's name, what a line tells without a metric's name is a
+    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`, or `100, 2.31`.
+    """
+    of = "loss" if tokens_of(title) & {"loss", "losses"} else ""
     found, here = Records(), dict[str, float]()
     header: tuple[str, ...] = ()
     for line in lines:
@@ -217,7 +221,11 @@ def read_lines(lines: Iterable[str]) -> Records:
         elif names := _names(line):
             header = names
             continue
+        elif of and (bare := _BARE.fullmatch(line)):
+            row = {"step": float(bare["n"] or len(found.rows)), of: float(bare["x"])}
         counters = {name: row.pop(name) for name in _COUNTERS if name in row}
+        if of and counters and not any(map(is_metric, row)):
+            row = {f"{of}_{name}": x for name, x in row.items() if name not in _OTHERS}
         epoch = next((counters.pop(name) for name in _EPOCHS if name in counters), None)
         if epoch is not None and epoch != here.get("epoch"):
             here = {"epoch": epoch} if not row else here | {"epoch": epoch}  # a head: steps anew
@@ -240,12 +248,13 @@ def _row(line: str) -> tuple[dict[str, float], int]:
         before, end = line[end : match.start()], match.end()
         for part in _PARTS.finditer(before):
             aside = "val_" if part["held"] else ""
-        named = _NAME.search(before[-120:])
         value = float(match["n"].replace(",", ""))
+        if pending and before.strip() in (":", "=", "is", ""):  # `Loss after iteration 100: 0.5`
+            row.setdefault(pending, value)
+            pending = ""
+            continue
+        named = _NAME.search(before[-120:])
         if named is None:
-            if pending and before.strip() in (":", "=", ""):  # `Loss after iteration 100: 0.5`
-                row.setdefault(pending, value)
-                pending = ""
             is_first = not before.strip() and not row and match["of"] is None
             if is_first and _is_count(match) and re.match(r"[ \t,|:]+[A-Za-z]", line[end:]):
                 row["step"] = value  # `250 val 6.0`
