@@ -161,9 +161,9 @@ class _Question:
         rate = _peak(story) or self.recipe.learning_rate
         if self.source is None:
             return None
-        fields = self.recipe.model_dump(exclude_unset=True)
-        steps = story.raw.said.get("max_steps")
-        fields |= {"max_steps": steps} if isinstance(steps, int) and steps >= 1 else {}
+        fields, steps = self.recipe.model_dump(exclude_unset=True), story.raw.said.get("max_steps")
+        if isinstance(steps, int) and steps >= 1:  # how many the run was to have, by its log
+            fields["max_steps"] = steps
         source = _started(self.source, story)
         try:
             answer = score(source, recipe=fields, lr=rate, evidence="config")
