@@ -349,8 +349,7 @@ def _is_flat(facts: _Facts) -> bool:
     if gained > max(facts.noise, 0.02 * abs(start)) or facts.learned > 0.15 * abs(values[0]):
         return False
     at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
-    is_near = facts.ended < 1.1 * values[0]
-    return bool(is_near and (at_guess or facts.ended > _LANGUAGE))
+    return bool(facts.ended < 1.1 * values[0] and (at_guess or facts.ended > _LANGUAGE))
 
 
 def _died(facts: _Facts) -> int | None:

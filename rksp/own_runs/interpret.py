@@ -284,9 +284,7 @@ def _rate_of(raw: RawRun, fields: Mapping[str, object]) -> float | None:
 
 def _curve(raw: RawRun, name: str) -> Curve | None:
     found = raw.curves.get(name)
-    if found is None or not len(found.values):
-        return None
-    if in_nats(name, 2.0) == 2.0:  # it is in nats already
+    if found is None or in_nats(name, 2.0) == 2.0:  # it is in nats already
         return found
     return Curve(steps=found.steps, values=np.array([in_nats(name, v) for v in found.values]))
 

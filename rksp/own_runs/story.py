@@ -15,6 +15,7 @@ from rksp.ground.errors import InputError
 from rksp.own_runs.course import FEWEST, Course, course
 from rksp.own_runs.metrics import (
     held_out_loss,
+    is_gain,
     is_metric,
     is_norm,
     is_opposed,
@@ -23,7 +24,6 @@ from rksp.own_runs.metrics import (
     reward_among,
     training_loss,
 )
-from rksp.own_runs.metrics import is_gain as is_gain_name
 from rksp.own_runs.run import Curve, RawRun
 
 
@@ -81,14 +81,13 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     held_out = raw.curves[held] if held not in (None, name) and reward is None else None
     norm = next((c for n, c in raw.curves.items() if is_norm(n)), None)
     rate = next((c for n, c in raw.curves.items() if is_rate(n)), None)
-    is_gain = reward is not None or (metric is not None and is_gain_name(metric))
     is_exponential = is_perplexity(name) and (curve.values > 0).all()
     found = course(
         curve.steps,
         np.log(curve.values) if is_exponential else curve.values,
         grad_norm=None if norm is None else _at(curve.steps, norm),
         held_out=None if held_out is None else (held_out.steps, held_out.values),
-        is_gain=is_gain,
+        is_gain=reward is not None or (metric is not None and is_gain(metric)),
         is_opposed=reward is None and is_opposed(names),
     )
     if is_exponential:
