@@ -236,7 +236,8 @@ def _of_loop(document: Document) -> tuple[Document, tuple[str, ...]]:
     whole, notes = launched(document)
     if notes:
         return whole, notes
-    for name in document.data.get(OPTIONS, {}).values():
+    options = document.data.get(OPTIONS)
+    for name in options.values() if isinstance(options, Mapping) else ():
         file = None
         if isinstance(name, str) and name.endswith((".yaml", ".yml", ".json", ".toml")):
             with contextlib.suppress(InputError):

@@ -23,8 +23,9 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
-from rksp.recipe_files.parse.python_loop import read_loop
-from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
+from rksp.recipe_files.parse.python_loop import NAMES, WORDS, builds, read_loop, words_in
+from rksp.recipe_files.parse.python_names import modules_of
+from rksp.recipe_files.parse.python_script import CALLS, Script
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
@@ -103,7 +104,7 @@ class Document:
     def leaves(self) -> tuple[str, ...]:
         """Return the dotted keys of all settings that have a value; a list is one setting."""
         found: list[str] = []
-        _collect(self.data, "", found)
+        _collect({k: v for k, v in self.data.items() if k not in (NAMES, WORDS)}, "", found)
         return tuple(found)
 
     def stated(self) -> Document:
@@ -516,12 +517,20 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data, lines = read_python(tree)
-    beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
-    modules = {name: _module(there) for name, there in beside.items() if _is_file(there)}
-    if calls := read_calls(tree, modules):
-        return "python", data | {CALLS: calls}, lines
-    own, places = read_loop(tree, modules, data)
-    return "python", data | own, lines | places
+    script = Script(tree, _modules(path, tree), wanted=builds)
+    if calls := script.of_trainer:
+        return "python", data | {CALLS: calls, WORDS: words_in(script.names.nodes)}, lines
+    data = {name: value for name, value in data.items() if name not in script.names.unused}
+    made = {name: held for name, held in script.names.made.items() if name in data}
+    own, places = read_loop(script)
+    return "python", data | made | own, lines | places
+
+
+def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
+    """Parse the modules that a script imports and that stand in its repository."""
+    places = {name: beside(path, f"{name.replace('.', '/')}.py") for name in modules_of(tree)[:60]}
+    there = [(name, place) for name, place in places.items() if place is not None]
+    return {name: _module(place) for name, place in there[:_MODULES]}
 
 
 def _module(path: Path) -> ast.Module:

@@ -1,134 +1,158 @@
-"""Training scripts with a loop of their own: their options, and what they build with them.
+"""Training scripts with a loop of their own: what they build, in sections of settings.
 
-Options count at the defaults of the command line (argparse, absl, click, typer, Fire, dataclasses).
-An optimizer, a schedule, a clipping norm and a model count with what their calls are given. Nothing
-is run.
+An optimizer, a schedule, a clipping norm, a loader, adapters, a model and an accelerator count with
+what their calls are given, before what the script's names and options say. Nothing is run.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from rksp.models.names import is_type
 from rksp.recipe.optimizers.table import optimizer_named
-from rksp.recipe_files.parse.python_script import names_of
-from rksp.recipe_files.parse.python_values import called, value_of
+from rksp.recipe_files.parse.python_script import Call, Script
+from rksp.recipe_files.parse.python_values import ANY, called
 from rksp.recipe_files.parse.values import Unresolved
 
 OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 OPTIONS = "args"  # key of the options of a command line
 NAMES = "names()"  # key of the names that a script defines and calls, as one text
-_OPTIMIZER = re.compile(r"^[A-Z]\w*$|^(optax|optim)\.\w+$")
+WORDS = "words()"  # key of all identifiers of a script, as one text
 _NO_OPTIMIZER = re.compile(
     r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule"
 )
-_SCHEDULE = re.compile(r"^\w+LR$|_schedule(_|$)|^get_\w+_with_warmup$|^\w+_decay$")
+_SCHEDULE = re.compile(r"^\w+LR$|_schedule(_|$)|^get_\w+_with_warmup$|^\w+_decay$|^get_scheduler$")
 _SECOND = re.compile(r"critic|value_|discrim|teacher|_ema|net_?d\b|probe", re.I)
-_NOT_TRAINED = re.compile(r"ref|reward|judge|eval")
+_NOT_TRAINED = re.compile(r"ref|reward|judge|eval|val|test", re.I)
 _LOADS = re.compile(r"(Model|LM|For\w+|Transformer)\w*\.from_pretrained$")
+_OTHERS = re.compile(
+    r"clip_grad_norm_?$|clip_by_global_norm$|LR$|_schedule(_|$)|_with_warmup$|_decay$|get_scheduler$"
+    r"|[Dd]ata_?[Ll]oader|(autocast|Accelerator|LoraConfig|get_peft_model)$"
+)
+_LOADER = re.compile(r"data_?loader", re.I)
+_RATES = ("lr", "learning_rate")
+_TRAINS = re.compile(r"\b(backward|step|value_and_grad|apply_gradients|training_step)( |$)")
 
 
 class _Loop:
     """The settings that the calls of one script give."""
 
-    def __init__(self, known: Mapping[str, Any]) -> None:
-        self.known = known
+    def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self._taken: Counter[str] = Counter()
 
-    def keep(self, node: ast.Call, section: str, named: Mapping[str, ast.expr]) -> None:
-        """Keep arguments of a call; of those that another place gives, rates alone."""
+    def keep(self, call: Call, section: str, given: Mapping[str, Any]) -> None:
+        """Keep arguments of a call in a section; what was said first stays."""
         home = self.data
         for part in section.split("."):
             home = home.setdefault(part, {})
-        self.lines.setdefault(section, node.lineno)
-        for name, given in named.items():
-            value = value_of(given, self.known)
+        self.lines.setdefault(section, call.line or 0)
+        for name, value in given.items():
             parts = value if isinstance(value, list) else [value]
-            if name in _RATES or not any(isinstance(one, Unresolved) for one in parts):
-                home[name] = value
-                self.lines[f"{section}.{name}"] = given.lineno
+            unknown = next((one for one in parts if isinstance(one, Unresolved)), None)
+            if name != ANY and value is not None:
+                home.setdefault(name, value if unknown is None else unknown)
+                self.lines.setdefault(f"{section}.{name}", call.lines.get(name, call.line or 0))
 
-    def read(self, node: ast.Call, target: str) -> None:
-        """Read one call; `target` is what it is assigned to."""
-        name = called(node)
-        short = name.rpartition(".")[2]
-        words = {str(one.arg): one.value for one in node.keywords if one.arg is not None}
-        first = ast.unparse(node.args[0]) if node.args else ""
-        is_second = _SECOND.search(first) is not None or _SECOND.search(target) is not None
-        if short == "clip_grad_norm_" and (len(node.args) > 1 or "max_norm" in words):
-            self.keep(node, short, {"max_norm": words.get("max_norm", node.args[-1])})
-        elif _SCHEDULE.search(short) and (node.args or words):
-            if is_second:
-                return
-            self.data.setdefault("lr_scheduler", {}).setdefault("name", short)
-            self.data[target or short] = short
-            self.keep(node, "lr_scheduler", words)
-        elif _is_optimizer(name) and (node.args or words):
+    def read(self, call: Call) -> None:
+        """Read one call."""
+        short, given, about = call.short, call.given, f"{call.of} {call.target}"
+        is_second = _SECOND.search(about) is not None
+        if short in ("clip_grad_norm_", "clip_grad_norm", "clip_by_global_norm"):
+            norm = given.get("max_norm", call.plain[-1] if call.plain else None)
+            if len(call.plain) > 1 or "max_norm" in given or short == "clip_by_global_norm":
+                self.keep(call, "clip_grad_norm_", {"max_norm": norm})
+        elif _SCHEDULE.search(short) and (call.plain or given):
+            if not is_second:
+                named = given.get("name", call.first) if short == "get_scheduler" else short
+                self.data[call.target or short] = named
+                self.keep(call, "lr_scheduler", {"name": named, **given})
+        elif short == "Accelerator":
+            self.keep(call, "accelerator", given)
+        elif short == "autocast":
+            off = given.get("enabled", True) is False
+            dtype = given.get("dtype", next((p for p in call.plain[1:]), "fp16"))
+            self.keep(call, "autocast", {"dtype": "fp32" if off else dtype})
+        elif _LOADER.search(short):
+            if not _NOT_TRAINED.search(about) and (given or short == "DataLoader"):
+                usual = {"batch_size": 1} if short == "DataLoader" else {}
+                self.keep(call, "loader", {**usual, **given})
+        elif short in ("LoraConfig", "get_peft_model") and (short[0] == "L" or "r" in given):
+            self.keep(call, "peft", {"peft_type": "lora", "r": 8, **given})
+        elif may_be_optimizer(call.name) and _steps(call):
             self._taken[short] += 1
-            self.data[target or short] = short
+            self.data[call.target or short] = short
             label = f"{short} {self._taken[short]}" if self._taken[short] > 1 else short
+            rate = {"lr": call.plain[1]} if len(call.plain) > 1 else {}
+            if not rate and call.name.startswith("optax.") and call.plain:
+                rate = {"lr": call.first}
             of = "critic." if is_second else ""
-            given = {"lr": node.args[1]} if len(node.args) > 1 else {}
-            self.keep(node, f"{OPTIMIZERS}.{of}{label}", given | words)
-        elif _LOADS.search(name) and node.args and not is_second:
-            if not _NOT_TRAINED.search(target):
-                self.keep(node, "model", {"model_name_or_path": node.args[0]})
+            self.keep(call, f"{OPTIMIZERS}.{of}{label}", {**rate, **given})
+        elif _LOADS.search(call.name) and call.plain and not is_second:
+            if not _NOT_TRAINED.search(call.target):
+                given = {name: value for name, value in given.items() if name == "load_in_4bit"}
+                self.keep(call, "model", {"model_name_or_path": call.first, **given})
         elif short.endswith("Config") and is_type(short.removesuffix("Config").lower()):
-            self.keep(node, "model_config", words)
-            self.data["model_config"]["_call"] = short
+            self.keep(call, "model_config", {**given, "_call": short})
 
 
-_RATES = ("lr", "learning_rate")
-_TRAINS = re.compile(r"\b(backward|step|value_and_grad|apply_gradients|training_step)( |$)")
+def builds(name: str) -> bool:
+    """Tell whether a call of this name may build a part of a loop."""
+    return _OTHERS.search(name) is not None or may_be_optimizer(name)
 
 
-def _is_optimizer(name: str) -> bool:
+def may_be_optimizer(name: str) -> bool:
+    """Tell whether a name is that of an optimizer that rksp knows, or much like it."""
     path, _, short = name.rpartition(".")
-    written = f"{path.rpartition('.')[2]}.{short}" if path else short
-    if not (_OPTIMIZER.match(written) or _OPTIMIZER.match(short)) or _NO_OPTIMIZER.search(name):
-        return False
-    return optimizer_named(short)[0] is not None
+    is_one = short[:1].isupper() or path.rpartition(".")[2] in ("optax", "optim")
+    return is_one and not _NO_OPTIMIZER.search(name) and optimizer_named(short)[0] is not None
 
 
-def read_loop(
-    tree: ast.Module, imported: Mapping[str, ast.Module], literals: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the settings of a script and the line of each dotted key.
+def _steps(call: Call) -> bool:
+    """Tell whether a call of such a name makes an optimizer: it is given a rate, or parameters."""
+    is_given = not call.given.keys().isdisjoint(_RATES) or "param" in call.of.lower()
+    return is_given or (bool(call.plain or call.given) and "opt" in call.name + call.target)
 
-    Args:
-        tree: The script.
-        imported: The modules beside it that it imports from, by name.
-        literals: What is assigned at its top level.
-    """
-    known, options, lines = names_of(tree, imported)
-    loop = _Loop(ChainMap(known, dict(literals)))
-    targets: dict[int, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            targets[id(node.value)] = ast.unparse(node.targets[0])
-        elif isinstance(node, ast.Call):
-            loop.read(node, targets.get(id(node), ""))
-    if options:
-        loop.data[OPTIONS] = options
-        loop.lines |= {f"{OPTIONS}.{name}": line for name, line in lines.items()}
-    names = mentioned(tree)
-    if OPTIMIZERS in loop.data or _TRAINS.search(names):
-        loop.data[NAMES] = names
+
+def read_loop(script: Script) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the settings of a script with its own loop, and the line of each dotted key."""
+    loop, names = _Loop(), script.names
+    for call in script.found:
+        loop.read(call)
+    if names.options:
+        loop.data[OPTIONS] = names.options
+        loop.lines |= {f"{OPTIONS}.{name}": line for name, line in names.lines.items()}
+    mentioned = names_in(names.nodes)
+    if OPTIMIZERS in loop.data or _TRAINS.search(mentioned):
+        loop.data |= {NAMES: mentioned, WORDS: words_in(names.nodes)}
     return loop.data, loop.lines
 
 
-def mentioned(tree: ast.Module) -> str:
+def names_in(nodes: list[ast.AST]) -> str:
     """Return the names that a script defines and calls, as one text."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Call):
             names.add(called(node))
     return " ".join(sorted(names))
+
+
+def words_in(nodes: list[ast.AST]) -> str:
+    """Return all identifiers of a script, and short texts in it, as one text."""
+    words = set()
+    for node in nodes:
+        for part in ("id", "attr", "arg", "name", "module", "value"):
+            word = getattr(node, part, None)
+            if isinstance(word, str) and len(word) < _LONGEST_WORD:
+                words.add(word)
+    return " ".join(sorted(words))
+
+
+_LONGEST_WORD = 40

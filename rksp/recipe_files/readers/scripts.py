@@ -14,15 +14,18 @@ from typing import Any
 from rksp.ground.reading import bounded
 from rksp.models.names import is_type
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.python_script import ANY, CALLS, OF_COMMAND_LINE, TRL, Call
+from rksp.recipe_files.parse.python_loop import WORDS
+from rksp.recipe_files.parse.python_script import CALLS, OF_COMMAND_LINE, TRL, Call
+from rksp.recipe_files.parse.python_values import ANY
+from rksp.recipe_files.parse.values import Unresolved
 
 _MODEL = re.compile(r"Model|For[A-Z]|SentenceTransformer|CrossEncoder")
 _NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Config")
 _OBJECTIVES = (
     (r"(Sequence|Image|Token|Audio|Video)Classification|MultipleChoice", "classification"),
     (r"MaskedLM", "mlm"),
-    (r"Seq2Seq", "seq2seq"),
-    (r"SentenceTransformer|CrossEncoder|ForCTC|QuestionAnswering", "other"),
+    (r"Seq2Seq|ForConditionalGeneration", "seq2seq"),
+    (r"SentenceTransformer|CrossEncoder|For(?!CausalLM)[A-Z]", "other"),
 )
 _PEFT = "peft_config"  # the adapters, by the name of the call that makes them
 _LENGTHS = ("max_seq_length", "max_length", "max_prompt_length")
@@ -78,6 +81,9 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     found = [call for call in calls if call.makes_arguments]
     first, words = found[0], _Words()
     words.take(first, [name for name in first.given if name != ANY])
+    for name in {name for call in found[1:] for name in call.given} - {ANY, "output_dir"}:
+        if any(call.given.get(name) != first.given.get(name) for call in found[1:]):
+            words.data[name] = Unresolved(f"{len(found)} calls differ in it")
     for name in _SETTINGS if ANY in first.given else ():
         words.say(name, first.given[ANY], first.line)
     _adapters(calls, words)
@@ -87,6 +93,8 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
             words.take(call, _LENGTHS)
+    if _has_own_loss(document) or not any(map(_is_causal, calls)):
+        words.data[WORDS] = document.data[WORDS]
     bounded(words.data, document.path)
     read = dataclasses.replace(
         document, syntax="script", data=words.data, lines=words.lines, program=first.short
@@ -96,6 +104,15 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     if any(OF_COMMAND_LINE.match(call.short) for call in calls):
         notes.append("Its command-line options are read at their defaults.")
     return read, tuple(notes)
+
+
+def _is_causal(call: Call) -> bool:
+    return re.search(r"CausalLM|LMHead|FastLanguageModel|SFT", call.name) is not None
+
+
+def _has_own_loss(document: Document) -> bool:
+    """Tell whether a script has a loss of its own beside its trainer's."""
+    return re.search(r"\b(compute_loss|training_step)\b", str(document.data[WORDS])) is not None
 
 
 def _at(call: Call) -> str:

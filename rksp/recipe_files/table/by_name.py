@@ -19,7 +19,9 @@ from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.loop import settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
+from rksp.recipe_files.table.names import optimizer_of
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
@@ -34,7 +36,9 @@ from rksp.recipe_files.table.spellings import (
 )
 
 _LORA_WORDS = re.compile(r"lora|dora")
+_FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -51,7 +55,7 @@ def _first(
     for one in stated:
         if isinstance(one.value, Unresolved) or one.value == "auto":
             draft.seen.add(one.key)
-            if not usable:
+            if not usable or _passes_another(one, usable[0], field):
                 draft.unknown(field, one)
                 return None
             continue
@@ -73,6 +77,14 @@ def _first(
             draft.unknown(field, first, said)
             return None
     return first
+
+
+def _passes_another(passed: Found, first: Found, field: str) -> bool:
+    """Tell whether what a script builds with is a name of another setting than was found."""
+    if not passed.key.startswith(f"{OPTIMIZERS}.") or not isinstance(passed.value, Unresolved):
+        return False
+    name = plain(_NAME.findall(passed.value.text)[-1:][0])
+    return name not in (_last(first), "lr", *spelt(field, "rate")[:1])
 
 
 def _last(found: Found) -> str:
@@ -110,6 +122,7 @@ def fill(draft: Draft) -> None:
     _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+    settle_loop(draft)
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -238,12 +251,20 @@ def _devices(draft: Draft, names: Names) -> None:
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
-    if found is None and isinstance(built, Mapping) and built:
-        word = str(next(iter(built)))
+    words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
+    found = None
+    if not words:
+        found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    else:
+        kinds = {optimizer_of(word)[0]: word for word in reversed(words)}
+        word = kinds.get("muon", words[0])
         key = f"{OPTIMIZERS}.{word}"
-        found = Found(key=key, value=word, line=draft.document.lines.get(key))
+        found = Found(key=key, value=word.split()[0], line=draft.document.lines.get(key))
+        if len(kinds) > 1 and "muon" not in kinds:
+            draft.unknown("optimizer", found, f"the script builds {' or '.join(words)}")
+            return
     if found is not None:
         convert.put_optimizer(draft, found)
 
@@ -308,7 +329,7 @@ def _steps(draft: Draft, names: Names) -> None:
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         found = _first(draft, names, "max_steps", spelt("max_steps", unit))
-        if found is not None and found.value > 0:
+        if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
 
 
@@ -339,6 +360,10 @@ def _precision(draft: Draft, names: Names) -> None:
         if str(found.value).lower() in ("true", "1", "yes"):
             draft.look(found.key)
             convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
+            return
+    for found in names.find(spelt("precision", "name")):
+        if found.value is True:  # of one that it does not name
+            draft.unknown("precision", found)
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
     if named is not None and named.value.lower() not in ("no", "none"):
@@ -390,10 +415,15 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     if sign is None:
         return
     bits = next((one for one in names.find(spelt("peft", "bits")) if is_on(one.value)), None)
-    is_four = bits is not None or any(
-        "qlora" in str(one.value if one is word else one.key).lower()
-        for one in (word, on)
-        if one is not None
+    said = [*names.find([*spelt("model", "names"), "model"]), sign]
+    is_four = (
+        bits is not None
+        or any(_FOUR_BITS.search(str(one.value)) for one in said)
+        or any(
+            "qlora" in str(one.value if one is word else one.key).lower()
+            for one in (word, on)
+            if one is not None
+        )
     )
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (

@@ -1,0 +1,77 @@
+"""What a script with a loop of its own leaves out, and what it says in a way that is not read.
+
+Such a script has no trainer whose defaults stand in: a field that nothing in it sets is at the
+default of its optimizer, or off, and one that it mentions without saying it is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.parse.python_loop import OPTIMIZERS, WORDS
+from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.spellings import plain, spelt
+
+# What torch's optimizers have where their calls leave it out.
+_DECAYS = {"AdamW": 0.01, "Adam": 0.0}
+_BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.999}
+_SIGNS = {
+    "schedule": r"sched|get_lr|lr_lambda|_decay_lr|lr_decay|warmup|anneal|param_groups",
+    "max_grad_norm": r"clip",
+    "precision": r"autocast|amp|half|bfloat16|float16|fp16|bf16|mixed_precision|grad_scaler|fp8",
+    "peft": r"lora|peft|adapter|adapters",
+}
+_CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
+_SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
+
+
+def settle_loop(draft: Draft) -> None:
+    """Decide the fields of a loop that are left, of a document that is a script with one."""
+    data = draft.document.data
+    built = data.get(OPTIMIZERS)
+    if WORDS not in data or not isinstance(built, Mapping) or not built:
+        return
+    words = plain(str(data[WORDS]))
+    name = next(iter(built))
+    key = f"{OPTIMIZERS}.{name}"
+    optimizer = Found(key=key, value=name, line=draft.document.lines.get(key))
+    _own_defaults(draft, optimizer)
+    for field, sign in _SIGNS.items():
+        if draft.knows(field):
+            continue
+        said = re.search(rf"(?<![a-z])({sign})", words)
+        if said is not None:
+            draft.unknown(field, optimizer, f"{said[0]} stands in the script, and is not read")
+        elif field in _SILENT:
+            draft.put(field, _SILENT[field], optimizer, text=f"no {field} is set beside it")
+    for field in ("batch_size", "sequence_length"):
+        if not draft.knows(field):
+            draft.unknown(field, optimizer, "the script says it nowhere that rksp reads")
+
+
+def _own_defaults(draft: Draft, optimizer: Found) -> None:
+    """Set what the call of a torch optimizer leaves out."""
+    name = str(optimizer.value).split()[0]
+    text = f"the default of {name}"
+    if name in _DECAYS:
+        for field, value in {"weight_decay": _DECAYS[name], **_BETAS}.items():
+            if not draft.knows(field):
+                draft.put(field, value, optimizer, text=text)
+
+
+def doubt_of_text(words: str) -> str:
+    """Say why the words of a script do not show that it trains on plain text; mostly empty.
+
+    One that loads a causal language model speaks of other data too.
+    """
+    parts = {part for part in re.split(r"[^a-z0-9]+|_", plain(words)) if part}
+    is_causal = _CAUSAL.search(words) is not None
+    speaks = parts.intersection(spelt("objective", "not_likelihood"))
+    if not is_causal:
+        speaks |= parts.intersection(spelt("objective", "not_text"))
+    if speaks:
+        return f"{min(speaks)} stands in the script"
+    is_text = is_causal or parts.intersection(spelt("objective", "text"))
+    return "" if is_text else "nothing in it speaks of text"
