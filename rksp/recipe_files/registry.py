@@ -24,7 +24,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped_lines,
 )
 from rksp.recipe_files.parse.following import composed, launched, with_defaults
-from rksp.recipe_files.parse.python_loop import OPTIONS
+from rksp.recipe_files.parse.python_loop import OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
 from rksp.recipe_files.readers import (
     deepspeed,
@@ -148,6 +148,7 @@ def read_document(
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
+            is_own &= OPTIMIZERS not in document.data  # a loop of its own has no trainer's defaults
             is_believed = draft.explains_a_third or is_own
             by_name.complete(draft)
             is_foreign = not knows_objective and draft.value("objective") in REINFORCED

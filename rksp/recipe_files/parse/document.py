@@ -23,7 +23,7 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
-from rksp.recipe_files.parse.python_loop import NAMES, WORDS, builds, read_loop, words_in
+from rksp.recipe_files.parse.python_loop import ABOUT, WORDS, builds, read_loop, words_in
 from rksp.recipe_files.parse.python_names import modules_of
 from rksp.recipe_files.parse.python_script import CALLS, Script
 from rksp.recipe_files.parse.python_source import read_python
@@ -104,7 +104,7 @@ class Document:
     def leaves(self) -> tuple[str, ...]:
         """Return the dotted keys of all settings that have a value; a list is one setting."""
         found: list[str] = []
-        _collect({k: v for k, v in self.data.items() if k not in (NAMES, WORDS)}, "", found)
+        _collect({k: v for k, v in self.data.items() if k not in ABOUT}, "", found)
         return tuple(found)
 
     def stated(self) -> Document:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rksp.models.names import is_type
@@ -21,7 +21,11 @@ from rksp.recipe_files.parse.values import Unresolved
 OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 OPTIONS = "args"  # key of the options of a command line
 NAMES = "names()"  # key of the names that a script defines and calls, as one text
+BY_HAND = "by_hand()"  # key that is there if a script sets the rate of its groups itself
 WORDS = "words()"  # key of all identifiers of a script, as one text
+ABOUT = (NAMES, WORDS, BY_HAND)  # what is told of a script, and is no setting
+_SECTIONS = (OPTIMIZERS, "lr_scheduler", "clip_grad_norm_", "accelerator", "autocast", "loader",
+             "peft", "model", "model_config")  # fmt: skip
 _NO_OPTIMIZER = re.compile(
     r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule"
 )
@@ -31,6 +35,7 @@ _NOT_TRAINED = re.compile(r"ref|reward|judge|eval|val|test", re.I)
 _LOADS = re.compile(r"(Model|LM|For\w+|Transformer)\w*\.from_pretrained$")
 _OTHERS = re.compile(
     r"clip_grad_norm_?$|clip_by_global_norm$|LR$|_schedule(_|$)|_with_warmup$|_decay$|get_scheduler$"
+    r"|configure_optimizers$"
     r"|[Dd]ata_?[Ll]oader|(autocast|Accelerator|LoraConfig|get_peft_model)$"
 )
 _LOADER = re.compile(r"data_?loader", re.I)
@@ -41,13 +46,17 @@ _TRAINS = re.compile(r"\b(backward|step|value_and_grad|apply_gradients|training_
 class _Loop:
     """The settings that the calls of one script give."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Iterable[str]) -> None:
+        self.calls = frozenset(calls)
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self._taken: Counter[str] = Counter()
 
     def keep(self, call: Call, section: str, given: Mapping[str, Any]) -> None:
-        """Keep arguments of a call in a section; what was said first stays."""
+        """Keep arguments of a call in a section; what another call gives otherwise is not known.
+
+        Of models, the first that is loaded stays.
+        """
         home = self.data
         for part in section.split("."):
             home = home.setdefault(part, {})
@@ -56,8 +65,16 @@ class _Loop:
             parts = value if isinstance(value, list) else [value]
             unknown = next((one for one in parts if isinstance(one, Unresolved)), None)
             if name != ANY and value is not None:
-                home.setdefault(name, value if unknown is None else unknown)
+                value = value if unknown is None else unknown
+                if section != "model" and home.setdefault(name, value) != value:
+                    value = Unresolved(f"{section}.{name}, which two calls give otherwise")
+                home[name] = home[name] if section == "model" and name in home else value
                 self.lines.setdefault(f"{section}.{name}", call.lines.get(name, call.line or 0))
+
+    def _call_it(self, call: Call, name: object) -> None:
+        """Keep by what an object is called what it is."""
+        if call.target not in _SECTIONS:
+            self.data[call.target or call.short] = name
 
     def read(self, call: Call) -> None:
         """Read one call."""
@@ -68,9 +85,11 @@ class _Loop:
             if len(call.plain) > 1 or "max_norm" in given or short == "clip_by_global_norm":
                 self.keep(call, "clip_grad_norm_", {"max_norm": norm})
         elif _SCHEDULE.search(short) and (call.plain or given):
-            if not is_second:
+            if short in ("LinearLR", "ConstantLR") and "SequentialLR" in self.calls:
+                self.keep(call, "lr_scheduler", {"warmup_steps": given.get("total_iters")})
+            elif not is_second and short != "SequentialLR":
                 named = given.get("name", call.first) if short == "get_scheduler" else short
-                self.data[call.target or short] = named
+                self._call_it(call, named)
                 self.keep(call, "lr_scheduler", {"name": named, **given})
         elif short == "Accelerator":
             self.keep(call, "accelerator", given)
@@ -79,14 +98,18 @@ class _Loop:
             dtype = given.get("dtype", next((p for p in call.plain[1:]), "fp16"))
             self.keep(call, "autocast", {"dtype": "fp32" if off else dtype})
         elif _LOADER.search(short):
-            if not _NOT_TRAINED.search(about) and (given or short == "DataLoader"):
-                usual = {"batch_size": 1} if short == "DataLoader" else {}
+            if not _NOT_TRAINED.search(about):
+                usual = {"batch_size": [*call.plain[1:], 1][0]} if short == "DataLoader" else {}
                 self.keep(call, "loader", {**usual, **given})
         elif short in ("LoraConfig", "get_peft_model") and (short[0] == "L" or "r" in given):
             self.keep(call, "peft", {"peft_type": "lora", "r": 8, **given})
+        elif short == "configure_optimizers":
+            self._call_it(call, None)
+            if not given.keys().isdisjoint(_RATES):
+                self.keep(call, f"{OPTIMIZERS}.{short}", given)
         elif may_be_optimizer(call.name) and _steps(call):
             self._taken[short] += 1
-            self.data[call.target or short] = short
+            self._call_it(call, short)
             label = f"{short} {self._taken[short]}" if self._taken[short] > 1 else short
             rate = {"lr": call.plain[1]} if len(call.plain) > 1 else {}
             if not rate and call.name.startswith("optax.") and call.plain:
@@ -121,16 +144,26 @@ def _steps(call: Call) -> bool:
 
 def read_loop(script: Script) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the settings of a script with its own loop, and the line of each dotted key."""
-    loop, names = _Loop(), script.names
+    loop, names = _Loop(call.short for call in script.found), script.names
     for call in script.found:
         loop.read(call)
     if names.options:
         loop.data[OPTIONS] = names.options
         loop.lines |= {f"{OPTIONS}.{name}": line for name, line in names.lines.items()}
     mentioned = names_in(names.nodes)
+    if any(map(_sets_rate, names.nodes)):
+        loop.data[BY_HAND] = True
     if OPTIMIZERS in loop.data or _TRAINS.search(mentioned):
         loop.data |= {NAMES: mentioned, WORDS: words_in(names.nodes)}
     return loop.data, loop.lines
+
+
+def _sets_rate(node: ast.AST) -> bool:
+    """Tell whether a statement sets the rate of a group: `group["lr"] = rate`."""
+    return isinstance(node, ast.Assign) and any(
+        isinstance(target, ast.Subscript) and getattr(target.slice, "value", None) == "lr"
+        and "group" in ast.unparse(target.value) for target in node.targets
+    )  # fmt: skip
 
 
 def names_in(nodes: list[ast.AST]) -> str:

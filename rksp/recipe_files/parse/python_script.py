@@ -36,6 +36,8 @@ _OF_TRAINER = re.compile(
     r"|^(fire\.)?Fire$|^typer\.run$"
 )
 OF_COMMAND_LINE = re.compile(r"^(parse_\w+|Fire|run)$")  # short names of wanted calls
+LENGTHS = ("max_seq_length", "max_length", "block_size", "max_seq_len", "context_length", "seq_len")
+_SAYS = re.compile(r"generate|pipeline|sampl|eval|decode|predict|test", re.I)  # cuts no rows
 TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
 CALLS = "calls()"  # key of the calls of a trainer's script, in the data of its document
 
@@ -131,7 +133,11 @@ class Script:
 
         A class of the script's own may stand for its arguments.
         """
-        found = [call for call in self.found if _OF_TRAINER.search(call.name)]
+        found = [
+            call
+            for call in self.found
+            if _OF_TRAINER.search(call.name) or not call.given.keys().isdisjoint(LENGTHS)
+        ]
         if any(OF_COMMAND_LINE.match(call.short) for call in found):
             found += [] if any(call.makes_arguments for call in found) else self._own()
         found.sort(key=lambda call: call.line or 0)
@@ -149,12 +155,15 @@ class Script:
                 if isinstance(node.targets[0], ast.Name):
                     changes = self.names.changes.get(node.targets[0].id, {})
                     self._later[id(node.value)] = changes
-            if isinstance(node, ast.Call) and self._is_wanted(called(node)):
+            if isinstance(node, ast.Call) and self._is_wanted(node):
                 self.found.append(self._amended(node, known))
             waiting += [(inner, known) for inner in reversed(list(_taken(node, known)))]
 
-    def _is_wanted(self, name: str) -> bool:
-        return _OF_TRAINER.search(name) is not None or self._wanted(name)
+    def _is_wanted(self, node: ast.Call) -> bool:
+        name = called(node)
+        if _OF_TRAINER.search(name) is not None or self._wanted(name):
+            return True
+        return any(word.arg in LENGTHS for word in node.keywords) and not _SAYS.search(name)
 
     def _own(self) -> list[Call]:
         """Return the arguments to which a class of the script's own gives other defaults."""

@@ -227,12 +227,15 @@ def _trl_alpha(draft: Draft) -> None:
 
 
 def _completions(draft: Draft) -> None:
-    """Leave the length assumed for GRPO, which limits completions but not prompts."""
+    """Set the length for GRPO: of prompt and completion, or of the completion alone."""
     if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
-        found = draft.number("max_completion_length")
-        limit = found.value if found is not None else "512 (the default)"
-        why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
-        draft.assume("sequence_length", f"{why}; give --sequence-length", found)
+        answer, prompt = (
+            draft.number_or(512, "max_completion_length"),
+            draft.number("max_prompt_length"),
+        )
+        parts = [answer] if prompt is None else [prompt, answer]
+        text = "the answer alone" if prompt is None else "prompt and answer"
+        draft.put("sequence_length", int(sum(one.value for one in parts)), *parts, text=text)
 
 
 def _groups(draft: Draft) -> None:

@@ -15,7 +15,7 @@ from rksp.ground.reading import bounded
 from rksp.models.names import is_type
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.python_loop import WORDS
-from rksp.recipe_files.parse.python_script import CALLS, OF_COMMAND_LINE, TRL, Call
+from rksp.recipe_files.parse.python_script import CALLS, LENGTHS, OF_COMMAND_LINE, TRL, Call
 from rksp.recipe_files.parse.python_values import ANY
 from rksp.recipe_files.parse.values import Unresolved
 
@@ -93,6 +93,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
             words.take(call, _LENGTHS)
+    _cut(calls, words, TRL.match(first.short) is None)
     if _has_own_loss(document) or not any(map(_is_causal, calls)):
         words.data[WORDS] = document.data[WORDS]
     bounded(words.data, document.path)
@@ -162,6 +163,18 @@ def _sizes(calls: Iterable[Call], words: _Words) -> None:
         if kind != call.short.lower() and is_type(kind) and "model_name_or_path" not in words.data:
             words.say("model_config", {"_call": call.short, **call.given}, call.line)
             words.number("model_config", call.given, call)
+
+
+def _cut(calls: Iterable[Call], words: _Words, is_needed: bool) -> None:
+    """Note the length to which a script cuts its rows, where the trainer is given none."""
+    if any(name in words.data for name in _LENGTHS):
+        return
+    cut = [(call.given[name], call.lines.get(name))
+           for call in calls for name in LENGTHS if call.given.get(name) is not None]  # fmt: skip
+    value, line = cut[0] if cut else (Unresolved("said nowhere that rksp reads"), None)
+    is_one = all(one == value for one, _ in cut)
+    if cut or (is_needed and words.data.get("objective", "lm") == "lm"):
+        words.say("max_seq_length", value if is_one else Unresolved("cut to several"), line)
 
 
 def _in_four_bits(call: Call, words: _Words) -> None:

@@ -19,7 +19,7 @@ from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.loop import settle_loop
+from rksp.recipe_files.table.loop import is_set_by_hand, settle_loop, settle_module
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.names import optimizer_of
 from rksp.recipe_files.table.objective import set_objective
@@ -38,6 +38,7 @@ from rksp.recipe_files.table.spellings import (
 _LORA_WORDS = re.compile(r"lora|dora")
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
+_OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
@@ -81,10 +82,10 @@ def _first(
 
 def _passes_another(passed: Found, first: Found, field: str) -> bool:
     """Tell whether what a script builds with is a name of another setting than was found."""
-    if not passed.key.startswith(f"{OPTIMIZERS}.") or not isinstance(passed.value, Unresolved):
+    if field != "learning_rate" or not isinstance(passed.value, Unresolved):
         return False
-    name = plain(_NAME.findall(passed.value.text)[-1:][0])
-    return name not in (_last(first), "lr", *spelt(field, "rate")[:1])
+    name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
+    return name not in (_last(first), "lr", "learning_rate")
 
 
 def _last(found: Found) -> str:
@@ -123,6 +124,7 @@ def fill(draft: Draft) -> None:
     model(draft, names)
     _precision(draft, names)
     settle_loop(draft)
+    settle_module(draft)
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -237,6 +239,11 @@ def _plain_number(draft: Draft, names: Names, field: str) -> None:
 
 def _rate(draft: Draft, names: Names) -> None:
     found = _first(draft, names, "learning_rate", spelt("learning_rate", "rate"))
+    if found is not None and is_set_by_hand(draft) and found.key.startswith(f"{OPTIMIZERS}."):
+        other = names.find(spelt("learning_rate", "rate"))[-1]
+        if number(other.value) != found.value or other.key == found.key:
+            draft.unknown("learning_rate", found, "the script sets the rate again by hand")
+            return
     if found is not None:
         draft.put("learning_rate", found.value, found)
 
@@ -262,7 +269,7 @@ def _optimizer(draft: Draft, names: Names) -> None:
         word = kinds.get("muon", words[0])
         key = f"{OPTIMIZERS}.{word}"
         found = Found(key=key, value=word.split()[0], line=draft.document.lines.get(key))
-        if len(kinds) > 1 and "muon" not in kinds:
+        if (len(kinds) > 1 and "muon" not in kinds) or word == "configure_optimizers":
             draft.unknown("optimizer", found, f"the script builds {' or '.join(words)}")
             return
     if found is not None:
@@ -284,6 +291,11 @@ def _length(draft: Draft, names: Names) -> None:
     found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
+    elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
+        keys = (key for key in draft.document.leaves() if _OF_LENGTH.search(plain(key)))
+        other = draft.document.find(*keys)
+        if other is not None:
+            draft.unknown("sequence_length", other, f"{other.key} may mean it")
 
 
 def _batch(draft: Draft, names: Names) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.parse.python_loop import OPTIMIZERS, WORDS
+from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.spellings import plain, spelt
 
@@ -25,6 +25,11 @@ _SIGNS = {
 }
 _CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
 _SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
+
+
+def is_set_by_hand(draft: Draft) -> bool:
+    """Tell whether a script gives its optimizer's groups another rate than it is built with."""
+    return BY_HAND in draft.document.data
 
 
 def settle_loop(draft: Draft) -> None:
@@ -59,6 +64,18 @@ def _own_defaults(draft: Draft, optimizer: Found) -> None:
         for field, value in {"weight_decay": _DECAYS[name], **_BETAS}.items():
             if not draft.knows(field):
                 draft.put(field, value, optimizer, text=text)
+
+
+def settle_module(draft: Draft) -> None:
+    """Leave the adapters unknown of a module of settings alone, which names weights to tune.
+
+    The script that it is for stands elsewhere, and may add them.
+    """
+    data = draft.document.data
+    is_module = draft.document.syntax == "python" and WORDS not in data
+    if is_module and draft.names_weights and not draft.knows("peft"):
+        found = Found(key=next(iter(data)), value="")
+        draft.unknown("peft", found, "the script that trains stands elsewhere")
 
 
 def doubt_of_text(words: str) -> str:

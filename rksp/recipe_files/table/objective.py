@@ -63,7 +63,13 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
 def _doubt(draft: Draft, names: Names) -> None:
     """Leave the objective unknown where the run's own name alone speaks for another than text."""
     against, text = set(spelt("objective", "against")), set(spelt("objective", "for"))
-    for one in names.find(spelt("objective", "called")):
+    called = names.find(spelt("objective", "called"))
+    if draft.document.syntax == "python":  # a module of settings names what else it is for
+        called += [Found(key=key, value=f"{key} {found.value}")
+                   for key in draft.document.leaves()
+                   if (found := draft.document.find(key)) is not None
+                   and not isinstance(found.value, list | Mapping | Unresolved)]  # fmt: skip
+    for one in called:
         found = against.intersection(parts := _parts(one))
         if found and text.isdisjoint(parts):
             said = f"{_words_of(one)} says {min(found)}, and nothing else in the file does"
