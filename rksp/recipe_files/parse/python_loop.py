@@ -23,53 +23,133 @@ OPTIONS = "args"  # key of the options of a command line
 NAMES = "names()"  # key of the names that a script defines and calls, as one text
 BY_HAND = "by_hand()"  # key that is there if a script sets the rate of its groups itself
 WORDS = "words()"  # key of all identifiers of a script, as one text
-ABOUT = (NAMES, WORDS, BY_HAND)  # what is told of a script, and is no setting
-_SECTIONS = (OPTIMIZERS, "lr_scheduler", "clip_grad_norm_", "accelerator", "autocast", "loader",
-             "peft", "model", "model_config")  # fmt: skip
+ADAPTED = "adapted()"  # key of a word of adapters that a trainer's script names, and builds none
+ABOUT = (NAMES, WORDS, BY_HAND, ADAPTED)  # what is told of a script, and is no setting
+_FIRST = ("", "model")  # sections in which what was said first stays
+PEFT = "peft_config"  # key of the adapters, by the name of the call that makes them
+_SECTIONS = (OPTIMIZERS, PEFT, "lr_scheduler", "clip_grad_norm_", "accelerator", "autocast",
+             "loader", "model", "model_config")  # fmt: skip
 _NO_OPTIMIZER = re.compile(
     r"(Config|Args|Arguments|Wrapper|Callback|Classifier|Regressor|LR)$|[Ss]chedule"
 )
 _SCHEDULE = re.compile(r"^\w+LR$|_schedule(_|$)|^get_\w+_with_warmup$|^\w+_decay$|^get_scheduler$")
 _SECOND = re.compile(r"critic|value_|discrim|teacher|_ema|net_?d\b|probe", re.I)
 _NOT_TRAINED = re.compile(r"ref|reward|judge|eval|val|test", re.I)
-_LOADS = re.compile(r"(Model|LM|For\w+|Transformer)\w*\.from_pretrained$")
+_MODEL = re.compile(r"Model|For[A-Z]|Transformer|CrossEncoder")
+_SENTENCES = ("SentenceTransformer", "CrossEncoder")
+_NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Config")
+_MODEL_NAMES = ("model_name", "pretrained_model_name_or_path", "model_name_or_path", "model")
+_OF_LOADING = ("torch_dtype", "dtype", "attn_implementation")
+_OBJECTIVES = (
+    (r"(Sequence|Image|Token|Audio|Video)Classification|MultipleChoice", "classification"),
+    (r"MaskedLM", "mlm"),
+    (r"Seq2Seq|ForConditionalGeneration", "seq2seq"),
+    (r"SentenceTransformer|CrossEncoder|For(?!CausalLM)[A-Z]", "other"),
+)
+_ADAPTERS = re.compile(
+    r"^(Lora|IA3|PromptTuning|PrefixTuning|AdaLora|LoHa|LoKr|Vera|OFT|BOFT|FourierFT)Config$"
+)
+OF_ADAPTERS = re.compile(r"(?<![a-z])(lora|peft|reft|adapters?|ia3|(prompt|prefix)_tuning)")
+_USUAL = {"r": 8, "lora_alpha": 8}  # of PEFT's LoraConfig
 _OTHERS = re.compile(
     r"clip_grad_norm_?$|clip_by_global_norm$|LR$|_schedule(_|$)|_with_warmup$|_decay$|get_scheduler$"
     r"|configure_optimizers$"
-    r"|[Dd]ata_?[Ll]oader|(autocast|Accelerator|LoraConfig|get_peft_model)$"
+    r"|[Dd]ata_?[Ll]oader|(autocast|Accelerator)$"
 )
 _LOADER = re.compile(r"data_?loader", re.I)
 _RATES = ("lr", "learning_rate")
 _TRAINS = re.compile(r"\b(backward|step|value_and_grad|apply_gradients|training_step)( |$)")
 
 
-class _Loop:
-    """The settings that the calls of one script give."""
+class Parts:
+    """What the calls of a script build, in sections of settings; of a trainer's script, in none.
 
-    def __init__(self, calls: Iterable[str]) -> None:
-        self.calls = frozenset(calls)
+    Attributes:
+        data: The settings.
+        lines: Dotted key → its line.
+    """
+
+    def __init__(self, calls: Iterable[Call], *, home: str = "model") -> None:
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
+        self._home = home  # of the model's name
+        self._calls = list(calls)
         self._taken: Counter[str] = Counter()
 
     def keep(self, call: Call, section: str, given: Mapping[str, Any]) -> None:
         """Keep arguments of a call in a section; what another call gives otherwise is not known.
 
-        Of models, the first that is loaded stays.
+        Of a model and of arguments what was said first stays.
         """
-        home = self.data
-        for part in section.split("."):
+        home, start = self.data, f"{section}." if section else ""
+        for part in section.split(".") if section else ():
             home = home.setdefault(part, {})
-        self.lines.setdefault(section, call.line or 0)
+        if call.line and section:
+            self.lines.setdefault(section, call.line)
         for name, value in given.items():
             parts = value if isinstance(value, list) else [value]
-            unknown = next((one for one in parts if isinstance(one, Unresolved)), None)
-            if name != ANY and value is not None:
-                value = value if unknown is None else unknown
-                if section != "model" and home.setdefault(name, value) != value:
-                    value = Unresolved(f"{section}.{name}, which two calls give otherwise")
-                home[name] = home[name] if section == "model" and name in home else value
-                self.lines.setdefault(f"{section}.{name}", call.lines.get(name, call.line or 0))
+            value = next((one for one in parts if isinstance(one, Unresolved)), value)
+            if name == ANY or (value is None and section) or (name in home and section in _FIRST):
+                continue
+            if home.setdefault(name, value) != value:
+                home[name] = Unresolved(f"{start}{name}, which two calls give otherwise")
+            if line := call.lines.get(name, call.line):
+                self.lines.setdefault(f"{start}{name}", line)
+
+    def adapters(self) -> None:
+        """Keep the first adapters of PEFT, or of Unsloth's function, as Transformers logs them."""
+        for call in self._calls:
+            is_unsloth = call.short == "get_peft_model" and "r" in call.given
+            made = _ADAPTERS.match("LoraConfig" if is_unsloth else call.short)
+            if made is not None and self.data.get(PEFT, {call.short: 0}).keys() == {call.short}:
+                usual = _USUAL if made[1] == "Lora" else {}
+                settings = {"peft_type": made[1].upper(), **usual, **call.given}
+                self.keep(call, f"{PEFT}.{call.short}", settings)
+
+    def model(self) -> None:
+        """Keep the weights that are loaded, and how; else the sizes of a model that is made."""
+        for call in self._calls:
+            loads = "from_pretrained" in call.name or call.short in _SENTENCES
+            is_model = loads and _MODEL.search(call.name) and not _NO_MODEL.search(call.name)
+            is_second = _SECOND.search(f"{call.of} {call.target}")
+            is_other = is_second or _NOT_TRAINED.search(call.target)
+            is_given = call.short.endswith("Trainer") and "model" in call.given
+            if call.short == "BitsAndBytesConfig":
+                self._four_bits(call)
+            elif (is_model and not is_other) or is_given:
+                self._load(call)
+        for call in self._calls:
+            kind = call.short.removesuffix("Config").lower()
+            is_made = kind != call.short.lower() and is_type(kind)
+            if is_made and "model_name_or_path" not in self.data.get(self._home, self.data):
+                self.keep(call, "model_config", {"_call": call.short, **call.given})
+
+    def _load(self, call: Call) -> None:
+        name = next((call.given[key] for key in _MODEL_NAMES if key in call.given), call.first)
+        if isinstance(name, str) or (self._home and isinstance(name, Unresolved)):
+            self.keep(call, self._home, {"model_name_or_path": name})
+        if not self._home:
+            self.keep(call, "", {key: call.given[key] for key in _OF_LOADING if key in call.given})
+        if call.name.startswith("Fast"):  # Unsloth's, which loads 4 bits unless told otherwise
+            self.keep(call, "", {"load_in_4bit": call.given.get("load_in_4bit", True)})
+            self.keep(call, "", {"use_unsloth": True})
+        self._four_bits(call)
+        for pattern, objective in _OBJECTIVES:
+            if re.search(pattern, call.name):
+                self.keep(call, "", {"objective": objective})
+
+    def _four_bits(self, call: Call) -> None:
+        """Keep that a base is in four bits; without adapters nothing is trained on one."""
+        if PEFT in self.data and "load_in_4bit" in call.given:
+            self.keep(call, "", {"load_in_4bit": call.given["load_in_4bit"]})
+
+
+class _Loop(Parts):
+    """What the calls of one script build for a loop of its own."""
+
+    @property
+    def _is_sequence(self) -> bool:
+        return any(call.short == "SequentialLR" for call in self._calls)
 
     def _call_it(self, call: Call, name: object) -> None:
         """Keep by what an object is called what it is."""
@@ -85,7 +165,7 @@ class _Loop:
             if len(call.plain) > 1 or "max_norm" in given or short == "clip_by_global_norm":
                 self.keep(call, "clip_grad_norm_", {"max_norm": norm})
         elif _SCHEDULE.search(short) and (call.plain or given):
-            if short in ("LinearLR", "ConstantLR") and "SequentialLR" in self.calls:
+            if short in ("LinearLR", "ConstantLR") and self._is_sequence:
                 self.keep(call, "lr_scheduler", {"warmup_steps": given.get("total_iters")})
             elif not is_second and short != "SequentialLR":
                 named = given.get("name", call.first) if short == "get_scheduler" else short
@@ -101,8 +181,6 @@ class _Loop:
             if not _NOT_TRAINED.search(about):
                 usual = {"batch_size": [*call.plain[1:], 1][0]} if short == "DataLoader" else {}
                 self.keep(call, "loader", {**usual, **given})
-        elif short in ("LoraConfig", "get_peft_model") and (short[0] == "L" or "r" in given):
-            self.keep(call, "peft", {"peft_type": "lora", "r": 8, **given})
         elif short == "configure_optimizers":
             self._call_it(call, None)
             if not given.keys().isdisjoint(_RATES):
@@ -116,12 +194,6 @@ class _Loop:
                 rate = {"lr": call.first}
             of = "critic." if is_second else ""
             self.keep(call, f"{OPTIMIZERS}.{of}{label}", {**rate, **given})
-        elif _LOADS.search(call.name) and call.plain and not is_second:
-            if not _NOT_TRAINED.search(call.target):
-                given = {name: value for name, value in given.items() if name == "load_in_4bit"}
-                self.keep(call, "model", {"model_name_or_path": call.first, **given})
-        elif short.endswith("Config") and is_type(short.removesuffix("Config").lower()):
-            self.keep(call, "model_config", {**given, "_call": short})
 
 
 def builds(name: str) -> bool:
@@ -144,7 +216,9 @@ def _steps(call: Call) -> bool:
 
 def read_loop(script: Script) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the settings of a script with its own loop, and the line of each dotted key."""
-    loop, names = _Loop(call.short for call in script.found), script.names
+    loop, names = _Loop(script.found), script.names
+    loop.adapters()
+    loop.model()
     for call in script.found:
         loop.read(call)
     if names.options:

@@ -117,6 +117,10 @@ class Script:
             elif isinstance(node, ast.ClassDef):
                 self._makers |= {id(part): node.name for part in node.body
                                  if getattr(part, "name", "") == "__init__"}  # fmt: skip
+        named = (getattr(node, "id", getattr(node, "attr", "")) for node in self.names.nodes)
+        self._used = {*named, *self._makers.values(), "__init__", "__call__", "forward"}
+        self._is_program = any(isinstance(part, ast.If) and "__name__" in ast.unparse(part.test)
+                               for part in tree.body)  # fmt: skip
         makers = [*self._sites.get("Fire", []), *self._sites.get("run", [])]
         self._commands = {ast.unparse(part) for call in makers for part in call.args[:1]}
         now: dict[str, Any] = {}  # names that were assigned several times, at this point
@@ -149,6 +153,8 @@ class Script:
         while waiting:
             node, known = waiting.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if self._is_program and node.name not in self._used and not node.decorator_list:
+                    continue
                 known = known.new_child(self._arguments(node))
             if isinstance(node, ast.Assign):
                 self._targets[id(node.value)] = ast.unparse(node.targets[0])

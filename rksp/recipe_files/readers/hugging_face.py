@@ -227,15 +227,14 @@ def _trl_alpha(draft: Draft) -> None:
 
 
 def _completions(draft: Draft) -> None:
-    """Set the length for GRPO: of prompt and completion, or of the completion alone."""
+    """Set the length for GRPO: of prompt and completion; the first is assumed to be short."""
     if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
-        answer, prompt = (
-            draft.number_or(512, "max_completion_length"),
-            draft.number("max_prompt_length"),
-        )
-        parts = [answer] if prompt is None else [prompt, answer]
-        text = "the answer alone" if prompt is None else "prompt and answer"
-        draft.put("sequence_length", int(sum(one.value for one in parts)), *parts, text=text)
+        answer = draft.number_or(512, "max_completion_length")
+        prompt = draft.number("max_prompt_length")
+        total = int(answer.value if prompt is None else prompt.value + answer.value)
+        is_open = ("sequence_length",) if prompt is None else ()
+        text = "of completions, after prompts of unknown length" if is_open else "both"
+        draft.put("sequence_length", total, prompt, answer, text=text, after=is_open)
 
 
 def _groups(draft: Draft) -> None:

@@ -19,7 +19,7 @@ from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.loop import is_set_by_hand, settle_loop, settle_module
+from rksp.recipe_files.table.loop import is_set_by_hand, settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.names import optimizer_of
 from rksp.recipe_files.table.objective import set_objective
@@ -124,7 +124,7 @@ def fill(draft: Draft) -> None:
     model(draft, names)
     _precision(draft, names)
     settle_loop(draft)
-    settle_module(draft)
+    settle_adapters(draft)
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -225,6 +225,7 @@ def complete(draft: Draft) -> None:
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
     _held(draft, names)
+    settle_adapters(draft)
     if draft.lacks_target:
         model(draft, names)
     elif draft.is_literal and (foreign := foreign_blocks(draft.document, asked)):
@@ -244,7 +245,9 @@ def _rate(draft: Draft, names: Names) -> None:
         if number(other.value) != found.value or other.key == found.key:
             draft.unknown("learning_rate", found, "the script sets the rate again by hand")
             return
-    if found is not None:
+    if found is not None and found.value == 0 and found.key.startswith(f"{OPTIMIZERS}."):
+        draft.unknown("learning_rate", found, f"{found.key} is 0 until it is set elsewhere")
+    elif found is not None:
         draft.put("learning_rate", found.value, found)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
+from rksp.recipe_files.parse.python_loop import ADAPTED, BY_HAND, OF_ADAPTERS, OPTIMIZERS, WORDS
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.spellings import plain, spelt
 
@@ -18,10 +18,10 @@ from rksp.recipe_files.table.spellings import plain, spelt
 _DECAYS = {"AdamW": 0.01, "Adam": 0.0}
 _BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.999}
 _SIGNS = {
+    "peft": OF_ADAPTERS.pattern,
     "schedule": r"sched|get_lr|lr_lambda|_decay_lr|lr_decay|warmup|anneal|param_groups",
     "max_grad_norm": r"clip",
     "precision": r"autocast|amp|half|bfloat16|float16|fp16|bf16|mixed_precision|grad_scaler|fp8",
-    "peft": r"lora|peft|adapter|adapters",
 }
 _CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
 _SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
@@ -66,12 +66,16 @@ def _own_defaults(draft: Draft, optimizer: Found) -> None:
                 draft.put(field, value, optimizer, text=text)
 
 
-def settle_module(draft: Draft) -> None:
-    """Leave the adapters unknown of a module of settings alone, which names weights to tune.
+def settle_adapters(draft: Draft) -> None:
+    """Leave the adapters unknown that a script names without building any.
 
-    The script that it is for stands elsewhere, and may add them.
+    So are those of a module of settings alone, which names weights to tune: the script that it is
+    for stands elsewhere, and may add them.
     """
     data = draft.document.data
+    word = data.get(ADAPTED)
+    if word is not None and draft.value("peft") == "none":
+        draft.unknown("peft", Found(key=str(word), value=""), f"{word} stands in the script")
     is_module = draft.document.syntax == "python" and WORDS not in data
     if is_module and draft.names_weights and not draft.knows("peft"):
         found = Found(key=next(iter(data)), value="")

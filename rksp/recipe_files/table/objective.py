@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -65,14 +66,13 @@ def _doubt(draft: Draft, names: Names) -> None:
     against, text = set(spelt("objective", "against")), set(spelt("objective", "for"))
     called = names.find(spelt("objective", "called"))
     if draft.document.syntax == "python":  # a module of settings names what else it is for
-        called += [Found(key=key, value=f"{key} {found.value}")
-                   for key in draft.document.leaves()
-                   if (found := draft.document.find(key)) is not None
-                   and not isinstance(found.value, list | Mapping | Unresolved)]  # fmt: skip
+        stated = map(draft.document.find, draft.document.leaves())
+        plainly = [one for one in stated if one is not None and isinstance(one.value, str | float)]
+        called += [dataclasses.replace(one, value=f"{one.key} {one.value}") for one in plainly]
     for one in called:
-        found = against.intersection(parts := _parts(one))
-        if found and text.isdisjoint(parts):
-            said = f"{_words_of(one)} says {min(found)}, and nothing else in the file does"
+        spoken = against.intersection(parts := _parts(one))
+        if spoken and text.isdisjoint(parts):
+            said = f"{_words_of(one)} says {min(spoken)}, and nothing else in the file does"
             draft.unknown("objective", one, said)
             return
 
