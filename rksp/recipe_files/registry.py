@@ -16,16 +16,14 @@ from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import (
     Document,
     Found,
-    is_logged,
     lines_below,
     load_document,
     named_file,
-    unwrapped,
-    unwrapped_lines,
 )
 from rksp.recipe_files.parse.following import composed, launched, with_defaults
 from rksp.recipe_files.parse.python_loop import OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
+from rksp.recipe_files.parse.values import is_logged, unwrapped, unwrapped_lines
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,

@@ -124,7 +124,7 @@ def fill(draft: Draft) -> None:
     model(draft, names)
     _precision(draft, names)
     settle_loop(draft)
-    settle_adapters(draft)
+    settle_adapters(draft, is_module=True)
 
 
 def _held(draft: Draft, names: Names) -> None:

@@ -66,20 +66,22 @@ def _own_defaults(draft: Draft, optimizer: Found) -> None:
                 draft.put(field, value, optimizer, text=text)
 
 
-def settle_adapters(draft: Draft) -> None:
+def settle_adapters(draft: Draft, *, is_module: bool = False) -> None:
     """Leave the adapters unknown that a script names without building any.
 
     So are those of a module of settings alone, which names weights to tune: the script that it is
     for stands elsewhere, and may add them.
     """
     data = draft.document.data
-    word = data.get(ADAPTED)
-    if word is not None and draft.value("peft") == "none":
-        draft.unknown("peft", Found(key=str(word), value=""), f"{word} stands in the script")
-    is_module = draft.document.syntax == "python" and WORDS not in data
-    if is_module and draft.names_weights and not draft.knows("peft"):
-        found = Found(key=next(iter(data)), value="")
-        draft.unknown("peft", found, "the script that trains stands elsewhere")
+    if draft.value("peft") != "none":
+        return
+    if ADAPTED in data:
+        found = Found(key=str(data[ADAPTED]), value="")
+        draft.unknown("peft", found, f"{found.key} stands in the script")
+    elif is_module and draft.document.syntax == "python" and WORDS not in data:
+        if draft.names_weights and not draft.knows("peft"):
+            found = Found(key=next(iter(data)), value="")
+            draft.unknown("peft", found, "the script that trains stands elsewhere")
 
 
 def doubt_of_text(words: str) -> str:
