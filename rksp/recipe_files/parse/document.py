@@ -23,7 +23,14 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
-from rksp.recipe_files.parse.python_loop import ABOUT, WORDS, builds, read_loop, words_in
+from rksp.recipe_files.parse.python_loop import (
+    ABOUT,
+    OPTIMIZERS,
+    WORDS,
+    builds,
+    read_loop,
+    words_in,
+)
 from rksp.recipe_files.parse.python_names import modules_of
 from rksp.recipe_files.parse.python_script import CALLS, Script
 from rksp.recipe_files.parse.python_source import read_python
@@ -557,7 +564,8 @@ def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     syntax, data, _ = _python(path, python)
     if CALLS in data:
         data[CALLS] = [call.without_lines() for call in data[CALLS]]
-    return syntax, data | ({SHELL: shell} if shell and CALLS not in data else {}), {}
+    trains = not {CALLS, OPTIMIZERS}.isdisjoint(data)
+    return syntax, data | ({SHELL: shell} if shell and not trains else {}), {}
 
 
 _CELL = re.compile(r"\s*%%(bash|sh|shell|script bash|writefile|file|time|timeit|capture)\b(.*)")

@@ -166,70 +166,70 @@ class Names:
         self.unused = _left_out(self.nodes)
         self.changes = _changes(self.nodes)
         once, self.moving = _assigned(tree, _imported(tree, imported), self.changes)
-        homes, self.made = _options(self.nodes, once, self.changes)
-        self.fixed: dict[str, Any] = once | homes
         self.options: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
-        held = homes["args"].held
+        self._read_options(once)
+        homes, self.made = _objects(self.nodes, once, self.options, self.changes)
+        self.fixed: dict[str, Any] = once | homes
+        self.options = {name: value for name, value in self.options.items() if value is not None}
+
+    def _read_options(self, known: dict[str, Any]) -> None:
+        """Read `add_argument` of argparse, and the fields of dataclasses, which parsers fill.
+
+        Two options of one name that differ are not known.
+        """
         for node in self.nodes:
-            for name in _options_at(node, once):
-                if held.get(name) is not None:
-                    self.options[name], self.lines[name] = held[name], getattr(node, "lineno", 0)
-
-
-def _options_at(node: ast.AST, known: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that one part of a script gives its command line, at their defaults."""
-    if isinstance(node, ast.Call) and called(node).endswith(".add_argument"):
-        return _option(node, known)
-    if isinstance(node, ast.ClassDef) and "dataclass" in map(last_word, node.decorator_list):
-        return fields_of(node, known)
-    return {}
+            found: dict[str, Any] = {}
+            if isinstance(node, ast.Call) and called(node).endswith(".add_argument"):
+                found = _option(node, known)
+            elif isinstance(node, ast.ClassDef) and node.name not in self.unused:
+                is_one = "dataclass" in map(last_word, node.decorator_list)
+                found = fields_of(node, known) if is_one else {}
+            _add(self.options, found)
+            self.lines |= dict.fromkeys(found, getattr(node, "lineno", 0))
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and called(node).endswith(".set_defaults"):
+                self.options |= words_of(node, known)
 
 
 _DEFAULTS = ("default", "default_factory")  # of `field`, `Field` and `HfArg`
 
 
-def _options(
-    nodes: list[ast.AST], known: dict[str, Any], changes: Mapping[str, Changes]
-) -> tuple[dict[str, Settings], dict[str, dict[str, Any]]]:
-    """Return the objects that hold settings of a script, by name, and the classes' own by class.
-
-    Read are the fields of its classes, and the defaults of its options: `add_argument` of argparse,
-    and the fields of all dataclasses, of which HfArgumentParser fills some. Two options of one name
-    that differ are not known.
-    """
-    homes: dict[str, dict[str, Any]] = {  # by the name of the object
+def _objects(
+    nodes: list[ast.AST], known: dict[str, Any], options: dict[str, Any],
+    changes: Mapping[str, Changes],
+) -> tuple[dict[str, Settings], dict[str, dict[str, Any]]]:  # fmt: skip
+    """Return the objects that hold settings of a script, by name, and those of a class by class."""
+    homes: dict[str, dict[str, Any]] = {
         name: dict(value.held) for name, value in known.items() if isinstance(value, Settings)
     }
-    options: dict[str, Any] = {}
-    unused = _left_out(nodes)
-    for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            homes[node.name] = fields_of(node, known)
-        if getattr(node, "name", "") not in unused:
-            options = agreed([options, _options_at(node, known)])
-    for node in nodes:
-        if isinstance(node, ast.Call) and called(node).endswith(".set_defaults"):
-            options |= words_of(node, known)
+    homes |= {node.name: fields_of(node, known) for node in nodes if isinstance(node, ast.ClassDef)}
     homes["args"] = options
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     parsers = {node.name for node in functions if any(map(_parses, ast.walk(node)))}
     made: dict[str, list[dict[str, Any]]] = {}
+    held = 0
     for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            name = last_word(node.value)
-            is_parsed = name.startswith("parse_") or name in parsers
-            home = options if is_parsed else homes.get(name)
-            if home is not None and not is_parsed:
-                home = _made(home, node.value, known)
-                made.setdefault(name, []).append(home)
-            if home is not None:
-                homes |= dict.fromkeys((one for one, _ in named(node.targets[0], None)), home)
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        name = last_word(node.value)
+        home = options
+        if not name.startswith("parse_") and name not in parsers:
+            if name not in homes:
+                continue
+            home = _made(homes[name], node.value, known)
+            held += len(home)
+            SETTINGS.check(held, "The Python code")
+            made.setdefault(name, []).append(home)
+        homes |= dict.fromkeys((one for one, _ in named(node.targets[0], None)), home)
     amended = [name for name in homes if name in changes]
     SETTINGS.check(sum(len(homes[name]) for name in amended), "The Python code")
     for name in amended:
         changed(homes[name], changes[name], known)
-    of_classes = {name: agreed(held) for name, held in made.items()}
+    of_classes: dict[str, dict[str, Any]] = {}
+    for name, several in made.items():
+        for one in several:
+            _add(of_classes.setdefault(name, {}), one)
     return {name: Settings(home) for name, home in homes.items()}, of_classes
 
 
@@ -241,14 +241,10 @@ def _made(home: Mapping[str, Any], call: ast.Call, known: dict[str, Any]) -> dic
     return held | {name: value for name, value in given.items() if name != ANY}
 
 
-def agreed(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings together; one that has several values is not known."""
-    found: dict[str, Any] = {}
-    for held in several:
-        for name, value in held.items():
-            is_other = name in found and found[name] != value
-            found[name] = Unresolved(f"{name}, which has two values") if is_other else value
-    return found
+def _add(found: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        is_other = name in found and found[name] != value
+        found[name] = Unresolved(f"{name}, which has two values") if is_other else value
 
 
 def _parses(node: ast.AST) -> bool:

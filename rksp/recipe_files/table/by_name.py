@@ -14,7 +14,7 @@ from functools import partial
 
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.python_loop import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
@@ -124,7 +124,8 @@ def fill(draft: Draft) -> None:
     model(draft, names)
     _precision(draft, names)
     settle_loop(draft)
-    settle_adapters(draft, is_module=True)
+    is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
+    settle_adapters(draft, is_module=is_module)
 
 
 def _held(draft: Draft, names: Names) -> None:

@@ -78,10 +78,9 @@ def settle_adapters(draft: Draft, *, is_module: bool = False) -> None:
     if ADAPTED in data:
         found = Found(key=str(data[ADAPTED]), value="")
         draft.unknown("peft", found, f"{found.key} stands in the script")
-    elif is_module and draft.document.syntax == "python" and WORDS not in data:
-        if draft.names_weights and not draft.knows("peft"):
-            found = Found(key=next(iter(data)), value="")
-            draft.unknown("peft", found, "the script that trains stands elsewhere")
+    elif is_module and draft.names_weights and not draft.knows("peft"):
+        found = Found(key=next(iter(data)), value="")
+        draft.unknown("peft", found, "the script that trains stands elsewhere")
 
 
 def doubt_of_text(words: str) -> str:
