@@ -301,7 +301,6 @@ def _text(path: Path) -> tuple[str, str]:
 
 
 def _of_makefile(text: str) -> str:
-    """Return a makefile's variables and commands as a shell script, line by line."""
     lines = []
     for line in text.split("\n"):
         bare = re.sub(r"^\t[@+-]*", "", re.sub(r"\$\((\w+)\)", r"${\1}", line))
@@ -313,7 +312,6 @@ def _of_makefile(text: str) -> str:
 
 
 def _of_dockerfile(text: str) -> str:
-    """Return a Dockerfile's variables and commands as a shell script, line by line."""
     lines = []
     for line in text.split("\n"):
         word, _, rest = line.strip().partition(" ")
@@ -534,7 +532,6 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
 
 
 def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
-    """Parse the modules that a script imports and that stand in its repository."""
     places = {name: beside(path, f"{name.replace('.', '/')}.py") for name in modules_of(tree)[:60]}
     there = [(name, place) for name, place in places.items() if place is not None]
     return {name: _module(place) for name, place in there[:_MODULES]}

@@ -167,7 +167,6 @@ def _whole(
 
 
 def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the files that a configuration is made of, each with the section that it fills."""
     bases = [data.get(key) for key in _BASES]
     defaults = data.get("defaults")
     bases += [defaults] if isinstance(defaults, str) else []

@@ -233,7 +233,6 @@ def read_loop(script: Script) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _sets_rate(node: ast.AST) -> bool:
-    """Tell whether a statement sets the rate of a group: `group["lr"] = rate`."""
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Subscript) and getattr(target.slice, "value", None) == "lr"
         and "group" in ast.unparse(target.value) for target in node.targets

@@ -108,7 +108,6 @@ def changed(held: dict[str, Any], changes: Changes, known: Mapping[str, Any]) ->
 
 
 def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, Any]:
-    """Return the names that a script takes from the modules of its repository."""
     found: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (module := node.module or "") in modules:

@@ -148,7 +148,6 @@ class Script:
         return found if any(call.makes_arguments for call in found) else []
 
     def _part(self, part: ast.AST, known: ChainMap[str, Any]) -> None:
-        """Keep the calls in a part of the script, in their order."""
         waiting = [(part, known)]
         while waiting:
             node, known = waiting.pop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from rksp.recipe import PREFERENCES, REINFORCED
@@ -129,7 +129,6 @@ def fill(draft: Draft) -> None:
 
 
 def _held(draft: Draft, names: Names) -> None:
-    """Set what a run on preferences or rewards is held by, and to."""
     fields = _holding(draft)
     for field in fields:
         _plain_number(draft, names, field)
@@ -340,7 +339,6 @@ def _batch(draft: Draft, names: Names) -> None:
 
 
 def _steps(draft: Draft, names: Names) -> None:
-    """Set the length of the run from steps, samples, tokens or epochs."""
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
@@ -403,44 +401,27 @@ def _of_switch(found: Found) -> str:
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    word = next(
-        (
-            one
-            for one in names.find(spelt("peft", "word"))
-            if isinstance(one.value, str) and _LORA_WORDS.search(one.value.lower())
-        ),
-        None,
-    )
-    on = next(
-        (one for one in names.find(spelt("peft", "on")) if is_on(one.value)),
-        None,
-    )
-    rank = next(
-        (
-            one
-            for one in names.find(spelt("peft", "rank"))
-            if (number(one.value) or 0) > 0
-            and (word or on or "lora" in one.key.lower())
-            and one.key not in draft.document.defaults
-        ),
-        None,
-    )
+
+    def first(part: str, holds: Callable[[Found], object]) -> Found | None:
+        return next(filter(holds, names.find(spelt("peft", part))), None)
+
+    def is_rank(one: Found) -> bool:
+        is_lora = word or on or "lora" in one.key.lower()
+        return bool((number(one.value) or 0) > 0 and is_lora) and one.key not in defaults
+
+    defaults = draft.document.defaults
+    word = first("word", lambda one: _LORA_WORDS.search(str(one.value).lower()))
+    on, bits = (first(part, lambda one: is_on(one.value)) for part in ("on", "bits"))
+    rank = first("rank", is_rank)
     said = names.find([*spelt("peft", "on"), *spelt("peft", "word")])
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in said)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
-    bits = next((one for one in names.find(spelt("peft", "bits")) if is_on(one.value)), None)
-    said = [*names.find([*spelt("model", "names"), "model"]), sign]
-    is_four = (
-        bits is not None
-        or any(_FOUR_BITS.search(str(one.value)) for one in said)
-        or any(
-            "qlora" in str(one.value if one is word else one.key).lower()
-            for one in (word, on)
-            if one is not None
-        )
-    )
+    named = [sign, *names.find([*spelt("model", "names"), "model"])]
+    words = [str(word.value) if word else "", on.key if on else ""]
+    is_four = bits is not None or any("qlora" in one.lower() for one in words)
+    is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in named)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(spelt("peft", part)))

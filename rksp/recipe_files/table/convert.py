@@ -338,7 +338,6 @@ def devices(draft: Draft, keys: str) -> None:
 
 
 def _product(found: Sequence[Found | None]) -> int:
-    """Return the product of the counts that are there."""
     return math.prod(max(1, int(one.value)) for one in found if one is not None)
 
 

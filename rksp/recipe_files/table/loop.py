@@ -57,7 +57,6 @@ def settle_loop(draft: Draft) -> None:
 
 
 def _own_defaults(draft: Draft, optimizer: Found) -> None:
-    """Set what the call of a torch optimizer leaves out."""
     name = str(optimizer.value).split()[0]
     text = f"the default of {name}"
     if name in _DECAYS:

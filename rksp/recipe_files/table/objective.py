@@ -130,7 +130,6 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
 
 
 def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
-    """Return the objectives that a sign with this value allows."""
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
         listed = thesaurus()["objective"]["words"].items()
