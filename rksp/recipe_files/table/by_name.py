@@ -14,12 +14,12 @@ from functools import partial
 
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.python_loop import OPTIMIZERS, WORDS
+from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.loop import is_set_by_hand, settle_adapters, settle_loop
+from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.names import optimizer_of
 from rksp.recipe_files.table.objective import set_objective
@@ -239,15 +239,18 @@ def _plain_number(draft: Draft, names: Names, field: str) -> None:
 
 
 def _rate(draft: Draft, names: Names) -> None:
+    """Set the rate; what an optimizer is built with is not it where the script sets it again."""
     found = _first(draft, names, "learning_rate", spelt("learning_rate", "rate"))
-    if found is not None and is_set_by_hand(draft) and found.key.startswith(f"{OPTIMIZERS}."):
-        other = names.find(spelt("learning_rate", "rate"))[-1]
-        if number(other.value) != found.value or other.key == found.key:
-            draft.unknown("learning_rate", found, "the script sets the rate again by hand")
-            return
-    if found is not None and found.value == 0 and found.key.startswith(f"{OPTIMIZERS}."):
+    if found is None:
+        return
+    is_built = found.key.startswith(f"{OPTIMIZERS}.")
+    other = names.find(spelt("learning_rate", "rate"))[-1]
+    is_alone = number(other.value) != found.value or other.key == found.key
+    if is_built and found.value == 0:
         draft.unknown("learning_rate", found, f"{found.key} is 0 until it is set elsewhere")
-    elif found is not None:
+    elif is_built and is_alone and BY_HAND in draft.document.data:
+        draft.unknown("learning_rate", found, "the script sets the rate again by hand")
+    else:
         draft.put("learning_rate", found.value, found)
 
 

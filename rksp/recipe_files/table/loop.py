@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from rksp.recipe_files.parse.document import Found
-from rksp.recipe_files.parse.python_loop import ADAPTED, BY_HAND, OF_ADAPTERS, OPTIMIZERS, WORDS
+from rksp.recipe_files.parse.python_loop import ADAPTED, OF_ADAPTERS, OPTIMIZERS, WORDS
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.spellings import plain, spelt
 
@@ -27,11 +27,6 @@ _CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
 _SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
 
 
-def is_set_by_hand(draft: Draft) -> bool:
-    """Tell whether a script gives its optimizer's groups another rate than it is built with."""
-    return BY_HAND in draft.document.data
-
-
 def settle_loop(draft: Draft) -> None:
     """Decide the fields of a loop that are left, of a document that is a script with one."""
     data = draft.document.data
@@ -39,10 +34,13 @@ def settle_loop(draft: Draft) -> None:
     if WORDS not in data or not isinstance(built, Mapping) or not built:
         return
     words = plain(str(data[WORDS]))
-    name = next(iter(built))
+    name = next(iter(built)).split()[0]
     key = f"{OPTIMIZERS}.{name}"
     optimizer = Found(key=key, value=name, line=draft.document.lines.get(key))
-    _own_defaults(draft, optimizer)
+    usual = {"weight_decay": _DECAYS[name], **_BETAS} if name in _DECAYS else {}
+    for field, value in usual.items():
+        if not draft.knows(field):
+            draft.put(field, value, optimizer, text=f"the default of {name}")
     for field, sign in _SIGNS.items():
         if draft.knows(field):
             continue
@@ -54,15 +52,6 @@ def settle_loop(draft: Draft) -> None:
     for field in ("batch_size", "sequence_length"):
         if not draft.knows(field):
             draft.unknown(field, optimizer, "the script says it nowhere that rksp reads")
-
-
-def _own_defaults(draft: Draft, optimizer: Found) -> None:
-    name = str(optimizer.value).split()[0]
-    text = f"the default of {name}"
-    if name in _DECAYS:
-        for field, value in {"weight_decay": _DECAYS[name], **_BETAS}.items():
-            if not draft.knows(field):
-                draft.put(field, value, optimizer, text=text)
 
 
 def settle_adapters(draft: Draft, *, is_module: bool = False) -> None:
