@@ -15,6 +15,7 @@ from rksp.calls.fix import fix as fixed
 from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
+from rksp.cli.mistakes import refuse_other
 from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, with_options
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
@@ -42,13 +43,14 @@ def fix(
     of: Annotated[
         RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
     ],
-    write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Change the file in place.")] = False,
     output_format: TextOrJson = "text",
 ) -> int:
     """Show what would remove the findings of a run file, as a diff; --write changes the file.
 
     The exit code is that of the file as it stands on the disk afterwards.
     """
+    refuse_other(file, "score")
     found = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
     if output_format == "json":
         print_json(found.document)
@@ -87,6 +89,7 @@ def audit(
     if run_file is not None:
         if not run_file.exists() and not run_file.suffix:
             raise InputError(f"There is no run file {run_file}; --model names a model.")
+        refuse_other(str(run_file), "score")
         with reading(f"the run file {one_line(str(run_file), 200)}"):
             read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
     found, said = audited(

@@ -63,6 +63,10 @@ def watch(
     for path, name in ((options.log, "--log"), (options.record, "--record")):
         if path is not None:
             check_writable(path, name)
+    if options.monitors:
+        from rksp.watch.registry import make_monitors  # torch, which most commands load anyway
+
+        make_monitors(options.monitors)
     with tempfile.TemporaryDirectory(prefix="rksp-watch-") as folder:
         process = _started(command, options, Path(folder))
         with _signals_passed_on(process) as passed_on, _beside(Path(folder), options):
