@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ _IN_UNITS = {
 _PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
 _PARTS |= {"accumulation": "gradient_accumulation_steps"}
 _LARGEST = 2**26  # bytes of a file that is looked through
-_SHORT = 4  # characters with which many options begin
+_SHORT, _LONG = 4, 5  # characters with which many options begin, and of words of many names
 _MOST_NAMED, _FEW = 2, 8  # options that a sentence offers, and that it lists
 
 
@@ -102,7 +102,8 @@ def unknown_option(typed: str, context: Any) -> str:
     given = [*words[at : at + 2], "", ""]
     value = given[0].partition("=")[2] or ("" if given[1].startswith("-") else given[1])
     slip = _Slip(typed=typed, value=one_line(value, 60), context=context)
-    rules = (_digits, _also, _field, _choice, _named, _bare, _owned, _begun, _near, _setting)
+    first = (_digits, _also, _field, _choice, _named, _begun, _bare)
+    rules = (*first, _owned, _short, _near, _setting)
     how = next(filter(None, (rule(slip) for rule in rules)), None)
     how = how or _all(slip)
     return f"{context.command_path} has no option {one_line(typed, 60)}; {how}"
@@ -122,7 +123,11 @@ def _digits(slip: _Slip) -> str:
 def _field(slip: _Slip) -> str:
     """Name the option of a field of the recipe that a trainer's run file calls so."""
     name = slip.name.removeprefix("no_").removeprefix("disable_")
-    for field, unit in [*_meanings(name)] or _abbreviated(name):
+    return _option_of(slip, _meanings(name))
+
+
+def _option_of(slip: _Slip, meanings: Iterable[tuple[str, str]]) -> str:
+    for field, unit in meanings:
         flag = flags_of(Recipe).get(field)
         option = flag.name if flag else f"--{field}"
         if flag and flag.is_set and "--set" in slip.known:
@@ -153,7 +158,7 @@ def _values(parameter: Any) -> list[str]:
 
 def _meanings(name: str) -> Iterator[tuple[str, str]]:
     """Yield the fields of the recipe, with the unit, that a trainer's run file calls so."""
-    for field in Recipe.model_fields:
+    for field in (one for one in Recipe.model_fields if one != "objective"):
         if field == name and flags_of(Recipe)[field].is_set:
             yield field, ""
         for unit, spellings in thesaurus().get(field, {}).items():
@@ -167,11 +172,11 @@ def _abbreviated(name: str) -> list[tuple[str, str]]:
     for is_short in (
         lambda spelling: len(name) > 2 and spelling.startswith(f"{name}_"),
         lambda spelling: len(name) > 1 and "".join(w[0] for w in spelling.split("_") if w) == name,
-        lambda spelling: any(len(word) > _SHORT and word in spelling.split("_") for word in words),
+        lambda spelling: any(len(word) > _LONG and word in spelling.split("_") for word in words),
     ):
         fit = {
             _PARTS.get(unit, field): unit
-            for field in Recipe.model_fields
+            for field in (*_of - {"objective"},)
             for unit, spellings in thesaurus().get(field, {}).items()
             if isinstance(spellings, str) and any(map(is_short, spellings.split()))
         }
@@ -180,10 +185,16 @@ def _abbreviated(name: str) -> list[tuple[str, str]]:
     return []
 
 
+def _short(slip: _Slip) -> str:
+    """Name the option of a field that a word abbreviates."""
+    return _option_of(slip, _abbreviated(slip.name))
+
+
 def _choice(slip: _Slip) -> str:
     """Name the option of which this is a value; a file is written by -o."""
     suffix = Path(slip.value).suffix
     is_format = suffix in suffixes_of().split() and slip.name.startswith(suffix[1:])
+    is_format = is_format or suffix in (".html", ".md", ".sarif", ".xml")
     if is_format and "-o" in slip.known:
         return f"write -o {slip.value}."
     for word in (slip.name, slip.value):
@@ -195,8 +206,11 @@ def _choice(slip: _Slip) -> str:
 
 
 def _named(slip: _Slip) -> str:
-    """Name the option whose name is a part."""
+    """Name the option whose name is a part, or the other side of a switch."""
     words = slip.name.split("_")
+    for one in slip.parameters:
+        if words[0] == "no" and f"--{'-'.join(words[1:])}" in one.opts and one.secondary_opts:
+            return f"did you mean {one.secondary_opts[0]}?"
     found = [one for one in slip.known if one.startswith("--") and one.strip("-") in words]
     return f"did you mean {found[0]}?" if len(words) > 1 and len(found) == 1 else ""
 
@@ -272,12 +286,12 @@ def misplaced(words: Sequence[str], context: Any) -> str:
         name, sign, value = word.partition("=")
         if sign and name.isidentifier():
             return f"{path} takes no {shown}; write {_as_option(name, value, context)}."
-        if _is_rate(word):
-            return f"{path} takes no {shown}; if it is the rate, write --lr {shown}."
         if flag := _behind_flag(word, context):
             return f"{flag} takes no value; write it without {shown}."
         if before := _left_behind(word, context):
-            return f"{shown} stands alone; write {before}, with no blank inside."
+            return f"{shown} stands alone; {before}."
+        if _is_rate(word):
+            return f"{path} takes no {shown}; if it is the rate, write --lr {shown}."
     return ""
 
 
@@ -305,14 +319,17 @@ def _left_behind(word: str, context: Any) -> str:
     """Return the option and value behind which a part of the value was left, put together."""
     typed = [*context.meta.get(TYPED, [])]
     at = typed.index(word) if word in typed else 0
-    if at < 2 or Path(word).suffix or "/" in word or is_file(word):
+    if at < 2 or Path(word).suffix[1:].isalpha() or "/" in word or is_file(word):
         return ""
     option, value = typed[at - 2 : at]
     takes = next((one for one in context.command.params if option in one.opts), None)
     if takes is None or getattr(takes, "is_flag", True) or _is_model(word):
         return ""
-    sign = "=" if "=" in str(takes.metavar) and "=" not in value else ""
-    return f"{option} {one_line(value, 60)}{sign}{one_line(word, 60)}"
+    shown, more = f"{option} {one_line(value, 60)}", one_line(word, 60)
+    if "=" in str(takes.metavar) and "=" not in value:
+        return f"write {shown}={more}"
+    is_part = len(word) < _SHORT and not (_is_number(word) and not word.isdigit())
+    return f"write {shown}{more}, with no blank inside" if is_part else f"{shown} needs no more"
 
 
 def _is_model(word: str) -> bool:
@@ -322,9 +339,13 @@ def _is_model(word: str) -> bool:
 
 
 def _is_rate(word: str) -> bool:
+    return _is_number(word) and not is_file(word) and 0 < float(word) < 1
+
+
+def _is_number(word: str) -> bool:
     try:
-        return not Path(word).exists() and 0 < float(word) < 1
-    except (ValueError, OSError):
+        return bool(float(word)) or True
+    except ValueError:
         return False
 
 

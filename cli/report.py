@@ -126,6 +126,8 @@ def diff(
     for one in (old, new):
         if not Path(one).exists():
             raise InputError(f"{absent(one)} rksp diff compares two reports or run files.")
+        if Path(one).is_dir():
+            raise InputError(f"{one} is a folder; rksp diff compares two reports or run files.")
     sides = [one if is_run_file(one) else load(Path(one)) for one in (old, new)]
     document = compared(*sides, fail_on=output.fail_on)
     emit(document, output.output_format, [])

@@ -191,7 +191,17 @@ class ReportOutput(Finite):
 
 
 class WhyOutput(Finite):
-    """Options of the output of `rksp why`."""
+    """Options of `rksp why` and of its output."""
+
+    metric: Annotated[
+        str | None,
+        Flag(
+            "--metric",
+            "The curve to judge, by its name in the log; default the usual names.",
+            also="loss column curve",
+            unit="name",
+        ),
+    ] = None
 
     output_format: format_of("why") = "text"  # type: ignore[valid-type]  # a table
     output: files_of("why") = []  # type: ignore[valid-type]  # a table

@@ -17,7 +17,12 @@ class TrainingOptions(Finite):
     """Options of every command that trains."""
 
     shrink: Annotated[
-        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
+        bool,
+        Flag(
+            "--shrink",
+            "Train a tiny model of the same type instead of the model itself.",
+            also="tiny small twin",
+        ),
     ] = False
     text: Annotated[
         Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")

@@ -147,6 +147,8 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         if isinstance(found_here, Published):
             return _from_published(found_here, request)
         return _from_hub(_from_path(found_here, request))
+    if path.suffix[1:].isalpha():
+        raise UnknownModel(absent(target))
     hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "

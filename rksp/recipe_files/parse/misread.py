@@ -12,7 +12,7 @@ from rksp.recipe_files.parse.python_values import literal
 _LONGEST = 60  # characters of a text that may have been meant as a number
 _VALUE = r"(?:[0-9]*\.?[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]+)?"
 _RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
-_UNIT = re.compile(rf"({_VALUE})[ _]?([A-Za-z]+)")
+_UNIT = re.compile(rf"({_VALUE})[ _]?([^\d .,][^\d]*)")
 # Units of what no option counts, and the beginnings of their names.
 _UNLIKE = re.compile(r"ep|h|min|d|sec|sample|example")
 _SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
@@ -31,12 +31,12 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         return ""
     if re.fullmatch(r"0?,\d+", text):
         return f"write the decimal point: 0.{text.partition(',')[2]}."
-    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
-        return f"write it without commas: {text.replace(',', '')}."
+    if re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3}){2,})", text):
+        return f"write it without commas or points: {re.sub('[,.]', '', text)}."
     if re.fullmatch(r"\d{1,3}(\.\d{3})+,\d+|\d+,\d+[kKMBT]", text):
         whole = text.replace(".", "").replace(",", ".")
         return f"write the decimal point: {whole}."
-    bare = re.sub(r"\s|[,;.'\"]+$", "", text)
+    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({]+|^\w+=", "", text)
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if re.search("[,;|]", text):
@@ -46,7 +46,7 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
         return f"for a range {instead} '{name}=logspace({low},{high},9)'."
     if (value := _worked_out(text)) is not None:
-        return f"write it as {short(value, 6)}."
+        return f"write it as {value if isinstance(value, int) else short(value, 6)}."
     if re.search(r"[${}<>]", text):
         return "put the value itself in the place of the variable."
     unit = _UNIT.fullmatch(text)
