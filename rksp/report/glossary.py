@@ -68,10 +68,10 @@ def words() -> tuple[Word, ...]:
     said = {str(word): told for word, told in words_of(DEFAULT_RISK, DEFAULT_BAR).items()}
     for name, told in (said | {"share": f"{DEFAULT_RISK:.0%}"}).items():
         text = text.replace(f"{{{name}}}", told)
-    rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
-    for row in rows:
+    rows: dict[str, dict[str, Any]] = tomllib.loads(text)
+    for row in rows.values():
         row |= {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
-    return tuple(Word(**row) for row in rows)
+    return tuple(Word(name=name, **row) for name, row in rows.items())
 
 
 def find_word(wanted: str) -> Word | None:
