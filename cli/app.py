@@ -249,7 +249,6 @@ def main(
 
 
 def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
-    """Run a command; return its exit code, and what to say of it."""
     from rksp.cli.mistakes import refuse_typography
 
     command = typer.main.get_command(program)

@@ -172,7 +172,6 @@ def _plan(
 
 
 def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
-    """Return the store among the values of `-o`, if there is one, and the reports."""
     stores = [text for text in typed if Path(text).suffix in _STORES]
     if len(stores) > 1:
         raise InputError(f"-o names two stores, {stores[0]} and {stores[1]}; give one.")
@@ -199,7 +198,6 @@ def _worked(
 
 
 def _is_store(source: str, allow_hub: bool) -> bool:
-    """Tell whether a source is a store."""
     from rksp.models.names import path_of
 
     path = Path(source)
@@ -214,7 +212,6 @@ def _is_store(source: str, allow_hub: bool) -> bool:
 
 
 def _announce(plan: GridPlan, options: Options) -> int:
-    """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
     shared.say(plan.notes)
@@ -224,7 +221,6 @@ def _announce(plan: GridPlan, options: Options) -> int:
 
 
 def _list(plan: GridPlan, options: Options) -> None:
-    """Print the cells; check what they set, and fetch nothing."""
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
     from rksp.recipe_files.said.origin import line_of
@@ -274,7 +270,6 @@ def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list
 
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
-    """Write all cells as a table, or those that pass the gate as a sweep."""
     from rksp.grid.table import JUDGED, TABLES, export, export_sweep
 
     found = result.records(gate.bar)

@@ -143,7 +143,6 @@ def _option_of(slip: _Slip, meanings: Iterable[tuple[str, str]]) -> str:
 
 
 def _switched(slip: _Slip, option: str) -> str:
-    """Return the value that a trainer's switch stands for, or all values."""
     values = next(_values(one) for one in slip.parameters if option in one.opts)
     name = slip.name if not slip.name.startswith(("no_", "disable_")) else ""
     parts = name.replace("float", "fp").replace("bfp", "bf").split("_")
@@ -186,7 +185,6 @@ def _abbreviated(name: str) -> list[tuple[str, str]]:
 
 
 def _short(slip: _Slip) -> str:
-    """Name the option of a field that a word abbreviates."""
     return _option_of(slip, _abbreviated(slip.name))
 
 
@@ -206,7 +204,6 @@ def _choice(slip: _Slip) -> str:
 
 
 def _named(slip: _Slip) -> str:
-    """Name the option whose name is a part, or the other side of a switch."""
     words = slip.name.split("_")
     for one in slip.parameters:
         if words[0] == "no" and f"--{'-'.join(words[1:])}" in one.opts and one.secondary_opts:
@@ -216,7 +213,6 @@ def _named(slip: _Slip) -> str:
 
 
 def _owned(slip: _Slip) -> str:
-    """Name the commands that have the option."""
     commands = slip.context.find_root().command.commands
     if slip.name in commands:
         return f"rksp {slip.name} is a command of its own."
@@ -234,7 +230,6 @@ _of = frozenset(Recipe.model_fields)
 
 
 def _begun(slip: _Slip) -> str:
-    """Name the one option that begins or ends with what was typed, or with which that begins."""
     words = f"--{slip.name.replace('_', '-')}"
     found = [one for one in slip.known if one.startswith(f"{words}-") or one.endswith(words[1:])]
     found = found or [one for one in slip.known if len(one) > _SHORT - 1 and words.startswith(one)]
@@ -243,7 +238,6 @@ def _begun(slip: _Slip) -> str:
 
 
 def _also(slip: _Slip) -> str:
-    """Name the option that says that others call it so."""
     calls = getattr(slip.context.command, "also", {})
     return f"did you mean {calls[slip.name]}?" if slip.name in calls else ""
 
@@ -260,7 +254,6 @@ def _bare(slip: _Slip) -> str:
 
 
 def _near(slip: _Slip) -> str:
-    """Name the option that is a slip of the keys away."""
     names = [one.strip("-") for one in slip.known if one.startswith("--")]
     close = nearest(slip.name.replace("_", "-"), names, count=1, cutoff=0.7)
     return close.removeprefix("; ").replace("mean ", "mean --")
@@ -296,7 +289,6 @@ def misplaced(words: Sequence[str], context: Any) -> str:
 
 
 def _as_option(name: str, value: str, context: Any) -> str:
-    """Return the words that set a field of the recipe or of the model."""
     slip = _Slip(typed=f"--{name}", value=value, context=context)
     fields = [field_of(Recipe, name), *(field for field, _ in _meanings(slip.name))]
     flags = (flags_of(Recipe)[field] for field in fields if field in _of)
@@ -307,7 +299,6 @@ def _as_option(name: str, value: str, context: Any) -> str:
 
 
 def _behind_flag(word: str, context: Any) -> str:
-    """Return the switch behind which a truth value stands; mostly empty."""
     typed = [*context.meta.get(TYPED, []), ""]
     before = typed[typed.index(word) - 1] if word in typed else ""
     flags = [one for one in context.command.params if before in (*one.opts, *one.secondary_opts)]

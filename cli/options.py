@@ -83,7 +83,6 @@ def as_count(
 
 
 def _as_count_or_share(value: Any) -> float:
-    """Read a count of steps, or a share of the run such as 0.03 or 3%."""
     text = str(value)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -150,7 +149,6 @@ def _as_size(value: str) -> str:
 
 
 def _as_number(flag: Flag, axis: str) -> Callable[[Any], float]:
-    """Return the parser of an option that takes a number, such as `--lr 6e-4`."""
 
     def parse(value: Any) -> float:
         try:
@@ -388,7 +386,6 @@ class _Group:
 
 
 def _parsing(name: str, flag: Flag, field: FieldInfo) -> dict[str, Any]:
-    """Return the settings with which typer reads an option, with errors in rksp's words."""
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(one) for one in kinds if get_origin(one) is Literal), ())
     if flag.is_text and flag.unit == "size":

@@ -87,7 +87,6 @@ def _slid(
     model: ModelOptions,
     output: ReportOutput,
 ) -> int:
-    """Write the page of a target to the file of `-o`; to stdout only where that is no terminal."""
     from rksp.report.playground import MOVED
     from rksp.report.playground import playground as drawn
 

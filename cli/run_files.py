@@ -131,7 +131,6 @@ def known_faults(
 
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:
-    """Return the settings of the model as stored, without building a configuration."""
     target = None if read is None else read.target
     if model is not None:
         found = stored_settings(model)[0]
@@ -185,7 +184,6 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 
 def _assumed(read: RecipeFile) -> str:
-    """Return the line of assumptions; empty if the file gives no valid recipe."""
     try:
         return assumed_line(read.recipe(), read.origins())
     except InputError:
@@ -201,7 +199,6 @@ def _sure(read: RecipeFile) -> str:
 
 
 def _lines(read: RecipeFile) -> Iterator[str]:
-    """Yield the lines of the page; an empty one stands between its parts."""
     read_of = f"{read.understood} of {read.settings} settings read{_sure(read)}"
     yield f"{read.path}: {read.trainer}, {read_of}"
     origins = {f.name: in_full(f.origin) for f in read.fields}

@@ -183,7 +183,6 @@ def _several(
     terms: Terms,
     apply: str | None,
 ) -> FilesReport:
-    """Answer for several files and targets by their configurations, in one process."""
     from rksp.question.files import answered
     from rksp.question.run import holds_a_run, is_run_file
 
@@ -206,7 +205,6 @@ def _several(
 
 
 def _tuned(tuned: str, recipe: Given[Recipe]) -> tuple[str, float | None]:
-    """Return the small model of `SMALL=RATE` or SMALL, and the rate that was tuned on it."""
     name, _, text = tuned.rpartition("=")
     typed: Any = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
     try:

@@ -77,7 +77,6 @@ def watch(
 
 
 def _started(command: list[str], options: CommandOptions, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the command with the hook on Python's path."""
     from rksp.watch.attach import start
 
     own = options.model_dump(exclude={"notify"})
@@ -194,7 +193,6 @@ def _write_page(log: Path) -> None:
 
 
 def _log_of(folder: Path) -> Path | None:
-    """Return the log of rank 0; None before there is one."""
     logs = [file.read_text(encoding="utf-8") for file in folder.glob("*.log")]
     return Path(min(logs, key=len)) if logs else None
 
@@ -228,7 +226,6 @@ def _forecast(file: Path, folder: Path) -> None:
 
 
 def _concluded(code: int, folder: Path) -> int:
-    """Say what became of the watch, and return the exit code of the command as a shell would."""
     found = {kind: sorted(folder.glob(f"*.{kind}")) for kind in ("python", "torch", "log", "stop")}
     if found["stop"]:
         _say(found["stop"][0].read_text(encoding="utf-8"))
@@ -252,7 +249,6 @@ def _concluded(code: int, folder: Path) -> int:
 
 
 def _broken_off(code: int, log: Path) -> str:
-    """Say in a line how a run ended that could not say so itself."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - _TAIL))
         lines = file.read().decode("utf-8", "replace").splitlines()

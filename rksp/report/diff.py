@@ -154,7 +154,6 @@ def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[Effe
 
 
 def _with(old: Question, new: Question, name: str) -> Question:
-    """Return the old question with one field of the new one."""
     if name == MODEL:
         return replace(old, source=new.source)
     fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
@@ -192,7 +191,6 @@ def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
 
 
 def _step(number: page.Numbers, path: str) -> page.Words:
-    """Write both numbers of a pair, or that they are equal."""
     form = page.PERCENT if "P(failed)" in path else ""
     old, new = (number(f"{path}/{at}", form) for at in "01")
     return "unchanged" if old == new else (old, " → ", new)

@@ -120,7 +120,6 @@ def _parts(of: type[Any]) -> Iterator[type[Any]]:
 
 
 def _said(part: type[Any]) -> dict[str, str]:
-    """Return field -> its entry in the docstring of the class or a base."""
     found: dict[str, str] = {}
     for one in reversed(part.__mro__):
         text = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2]

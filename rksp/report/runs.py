@@ -103,7 +103,6 @@ _BECAME = {
 
 
 def _fates(found: Sequence[CourseReport]) -> str:
-    """Say what became of many runs whose rates nobody knows: `3 runs: 2 fine, 1 diverged`."""
     counted = Counter(one.outcome.replace("_", " ") for one in found)
     ends = ", ".join(f"{count} {fate}" for fate, count in counted.most_common())
     return f"{many(len(found), 'run')}: {ends}"
@@ -119,7 +118,6 @@ def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.W
 
 
 def _rate(rate: RateReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the rate of a run beside what rksp says of it, and what its checks found."""
     names = (
         ("Its learning rate", "learning_rate", "", f"recipe: {one_line(rate.recipe_from, 100)}"),
         ("Start here", "start_here", "", "S"),
@@ -189,7 +187,6 @@ def _notes(history: HistoryReport) -> Iterator[str]:
 
 
 def _card(found: ScorecardReport) -> Iterator[str]:
-    """Yield how rksp ranks the runs, how many failures it expected, and how far edges are off."""
     ranked = "" if found.auroc is None else f"; AUROC {found.auroc:.2f}"
     missed = "" if found.ece is None else f"; calibration error {found.ece:.2f}"
     expected = f"{found.said * found.runs:.1f}"
