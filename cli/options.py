@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
@@ -424,4 +427,14 @@ def answer(output_format: str, document: object, lines: Iterable[str]) -> None:
     if output_format == "json":
         print_json(document)
     else:
-        print(*map(one_line, lines), sep="\n", flush=True)
+        print_lines(lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, which go on indented where a terminal ends; a file has them whole."""
+    is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if is_told else sys.maxsize
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="    ", break_on_hyphens=False)
+    for line in map(one_line, lines):
+        print(wrapper.fill(line))
+    sys.stdout.flush()

@@ -16,7 +16,7 @@ from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
 from rksp.cli.mistakes import refuse_other
-from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, with_options
+from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, print_lines, with_options
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
 from rksp.documents.terms import Software
@@ -56,7 +56,7 @@ def fix(
         print_json(found.document)
     else:
         sys.stdout.write(printable(found.diff))
-        print(*map(one_line, found.lines(file)), sep="\n", flush=True)
+        print_lines(found.lines(file))
     return (found.after if write else found.before).exit_code
 
 

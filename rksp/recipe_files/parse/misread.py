@@ -57,8 +57,9 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
             if is_other
             else f"leave out {unit[2]}: {unit[1]}."
         )
-    if name and len(several := re.findall(_VALUE, re.sub("(?<![0-9])[A-Za-z]+", " ", text))) > 1:
-        return f"for several values {instead} {name}={','.join(several)}."
+    numbers = re.findall(_VALUE, re.sub("(?<![0-9])[A-Za-z]+", " ", text))
+    if name and len(numbers) > 1:
+        return f"for several values {instead} {name}={','.join(numbers)}."
     return "" if re.search(r"\d", text) else "give a number, or leave the option out."
 
 
