@@ -102,8 +102,8 @@ def unknown_option(typed: str, context: Any) -> str:
     given = [*words[at : at + 2], "", ""]
     value = given[0].partition("=")[2] or ("" if given[1].startswith("-") else given[1])
     slip = _Slip(typed=typed, value=one_line(value, 60), context=context)
-    first = (_digits, _also, _field, _choice, _named, _begun, _bare)
-    rules = (*first, _owned, _short, _near, _setting)
+    first = (_digits, _also, _field, _choice, _named, _bare, _owned)
+    rules = (*first, _begun, _short, _near, _setting)
     how = next(filter(None, (rule(slip) for rule in rules)), None)
     how = how or _all(slip)
     return f"{context.command_path} has no option {one_line(typed, 60)}; {how}"
@@ -157,11 +157,12 @@ def _values(parameter: Any) -> list[str]:
 
 def _meanings(name: str) -> Iterator[tuple[str, str]]:
     """Yield the fields of the recipe, with the unit, that a trainer's run file calls so."""
+    joined = name.replace("_", "")
     for field in (one for one in Recipe.model_fields if one != "objective"):
         if field == name and flags_of(Recipe)[field].is_set:
             yield field, ""
         for unit, spellings in thesaurus().get(field, {}).items():
-            if isinstance(spellings, str) and name in spellings.split():
+            if isinstance(spellings, str) and joined in spellings.replace("_", "").split():
                 yield ("devices", unit) if unit == "devices" else (_PARTS.get(unit, field), unit)
 
 
@@ -243,8 +244,10 @@ def _also(slip: _Slip) -> str:
 
 
 def _bare(slip: _Slip) -> str:
-    """Say that it is a word, if the help of an argument speaks of it."""
+    """Say that it is a word, if the help of an argument speaks of it, and no option's name."""
     words = slip.name.split("_")
+    if _begun(slip):
+        return ""
     for one in slip.parameters:
         told = f"{one.name} {getattr(one, 'help', '')}".lower()
         is_argument = one.param_type_name == "argument"
@@ -261,7 +264,12 @@ def _near(slip: _Slip) -> str:
 
 def _setting(slip: _Slip) -> str:
     setting = f"--set {slip.name}={slip.value}"
-    is_value = len(slip.name) > 1 and slip.value != "" and not Path(slip.value).suffix[1:].isalpha()
+    is_value = (
+        len(slip.name) > 1
+        and not slip.value.isupper()
+        and slip.value != ""
+        and not Path(slip.value).suffix[1:].isalpha()
+    )
     is_taken = "--set" in slip.known and slip.name.isidentifier() and is_value
     return f"if it is a setting of the model, write {setting}." if is_taken else ""
 
@@ -319,7 +327,9 @@ def _left_behind(word: str, context: Any) -> str:
     shown, more = f"{option} {one_line(value, 60)}", one_line(word, 60)
     if "=" in str(takes.metavar) and "=" not in value:
         return f"write {shown}={more}"
-    is_part = len(word) < _SHORT and not (_is_number(word) and not word.isdigit())
+    is_part = (
+        not _values(takes) and len(word) < _SHORT and not (_is_number(word) and not word.isdigit())
+    )
     return f"write {shown}{more}, with no blank inside" if is_part else f"{shown} needs no more"
 
 
@@ -396,7 +406,8 @@ def missing(name: str, context: Any) -> str:
     path = context.command_path
     file = next((one for one in context.meta.get(TYPED, []) if is_run_file(one)), None)
     wants = any(one.name == "recipe_file" for one in context.command.params)
-    more = f"did you mean {path} {file}?" if file and wants else f"{path} --help says more."
+    is_meant = file is not None and wants and name == "TARGET"
+    more = f"did you mean {path} {file}?" if is_meant else f"{path} --help says more."
     return f"{path} needs {name}; {more}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -147,7 +148,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         if isinstance(found_here, Published):
             return _from_published(found_here, request)
         return _from_hub(_from_path(found_here, request))
-    if path.suffix[1:].isalpha():
+    if re.match(r"\.[A-Za-z]+(\W|$)", path.suffix):
         raise UnknownModel(absent(target))
     hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
     raise UnknownModel(

@@ -36,7 +36,9 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
     if re.fullmatch(r"\d{1,3}(\.\d{3})+,\d+|\d+,\d+[kKMBT]", text):
         whole = text.replace(".", "").replace(",", ".")
         return f"write the decimal point: {whole}."
-    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({]+|^\w+=", "", text)
+    if power := re.fullmatch(r"([\d.]+) ?[x×*·] ?10\^?(-?\d+)", text):
+        return f"write it as {power[1]}e{power[2]}."
+    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({~≈<>=]+|^\w+=", "", text)
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if re.search("[,;|]", text):
@@ -58,7 +60,7 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
             else f"leave out {unit[2]}: {unit[1]}."
         )
     numbers = re.findall(_VALUE, re.sub("(?<![0-9])[A-Za-z]+", " ", text))
-    if name and len(numbers) > 1:
+    if name and len(numbers) > 1 and re.search(r"[^\d.]", re.sub(_VALUE, "", text)):
         return f"for several values {instead} {name}={','.join(numbers)}."
     return "" if re.search(r"\d", text) else "give a number, or leave the option out."
 
