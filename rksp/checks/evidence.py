@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
-from rksp.models.declared import Declared, DeclaredShape
-from rksp.models.placement import Placement
+from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile, Placement
+from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
-from rksp.recipe.start import SCRATCH, Start, decide_start
-
-if TYPE_CHECKING:
-    from rksp.documents.shown import ForwardStats, GradientProfile
+from rksp.recipe.start import SCRATCH, Start
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -30,18 +26,6 @@ _SWEPT_SIZE = 134e6  # non-embedding parameters of the Marin sweep's smallest mo
 def published_rate(parameters: float) -> float:
     """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
     return float(_REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE)
-
-
-def runs_edge(block_parameters: float, tokens: float) -> float:
-    """Return AdamW's edge, a learning rate, in public ladders for pre-norm models.
-
-    Args:
-        block_parameters: Number of non-embedding parameters.
-        tokens: Tokens per optimizer step.
-    """
-    return 10 ** (
-        _EDGE + _EDGE_ON_SIZE * math.log10(block_parameters) + _EDGE_ON_TOKENS * math.log10(tokens)
-    )
 
 
 def swept_edge(optimizer: str, block_parameters: float) -> float | None:
@@ -82,8 +66,8 @@ class CheckEvidence:
         task: What the model predicts, as in `rksp.models.source.Task`.
         facts: Facts of the built model.
         placement: Where the blocks normalize, as read off the module.
-        forward: Statistics of the forward pass over the probe.
-        gradient: The first gradient.
+        forward: Statistics of the forward pass over the probe; all None where there was none.
+        gradient: The first gradient; all None where none was measured.
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
@@ -99,8 +83,8 @@ class CheckEvidence:
     task: str | None = None
     facts: ModelFacts | None = None
     placement: Placement | None = None
-    forward: ForwardStats | None = None
-    gradient: GradientProfile | None = None
+    forward: ForwardStats = NO_PASS
+    gradient: GradientProfile = NO_GRADIENT
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
@@ -108,10 +92,6 @@ class CheckEvidence:
     start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Let the recipe have its say in the start: adapters need trained weights."""
-        object.__setattr__(self, "start", decide_start(self.start, recipe=self.recipe))
 
     @cached_property
     def held(self) -> frozenset[Need]:
@@ -121,8 +101,8 @@ class CheckEvidence:
             Need.SIZE: self.parameters is not None,
             Need.MODULES: self.facts is not None,
             Need.WEIGHTS: self.facts is not None and self.facts.input_std is not None,
-            Need.FORWARD: self.forward is not None,
-            Need.GRADIENT: self.gradient is not None,
+            Need.FORWARD: self.forward != NO_PASS,
+            Need.GRADIENT: self.gradient != NO_GRADIENT,
             Need.ANSWER: self.likely_edge is not None,
         }
         return frozenset(need for need, is_held in held.items() if is_held)
@@ -138,21 +118,16 @@ class CheckEvidence:
         return self.declared or Declared(self.config, self.task)
 
     @cached_property
-    def shape(self) -> DeclaredShape | None:
-        """The size that the configuration declares."""
-        return self.settings.shape
-
-    @cached_property
     def parameters(self) -> float | None:
         """All parameters: counted in the built model, else computed from the configuration."""
         if self.facts is not None:
             return float(self.facts.parameters)
-        return None if self.shape is None else self.shape.parameters
+        return None if self.settings.shape is None else self.settings.shape.parameters
 
     @cached_property
     def active_parameters(self) -> float | None:
         """Parameters that one token uses, without those of unused experts."""
-        shape, total = self.shape, self.parameters
+        shape, total = self.settings.shape, self.parameters
         if shape is None or total is None or not self.settings.experts:
             return total
         return total * shape.active_parameters / shape.parameters
@@ -160,7 +135,7 @@ class CheckEvidence:
     @cached_property
     def block_parameters(self) -> float | None:
         """Active parameters without embedding and output layer, if those are known."""
-        shape, active = self.shape, self.active_parameters
+        shape, active = self.settings.shape, self.active_parameters
         if shape is None or active is None:
             return active
         ends = shape.parameters - shape.block_parameters
@@ -171,7 +146,7 @@ class CheckEvidence:
         """Number of blocks."""
         if self.facts is not None:
             return self.facts.depth
-        return None if self.shape is None else self.shape.depth
+        return None if self.settings.shape is None else self.settings.shape.depth
 
     @property
     def bounds_attention(self) -> bool:
@@ -220,8 +195,10 @@ class CheckEvidence:
 
     @cached_property
     def public_edge(self) -> float | None:
-        """AdamW's edge in public ladders at this size and batch; None where it does not apply."""
+        """AdamW's edge in public ladders for pre-norm models; None where it does not apply."""
         size = self.block_parameters
         if self.rate_over_published is None or not size:
             return None
-        return runs_edge(size, self.tokens)
+        return 10 ** (
+            _EDGE + _EDGE_ON_SIZE * math.log10(size) + _EDGE_ON_TOKENS * math.log10(self.tokens)
+        )

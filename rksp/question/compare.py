@@ -9,6 +9,7 @@ from rksp.documents.answer import Estimate
 from rksp.documents.finding import Finding
 from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.gate import RISK, deciding, issues
 
@@ -43,16 +44,20 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         raise InputError(f"The baseline cannot be compared because {notes[0]}; score it again.")
     before = {issue.key: issue for issue in issues(old)}
     after = {issue.key: issue for issue in issues(new)}
-    moved = _probability_moved(old, new)
+    earlier, later = _compared(old), _compared(new)
+    chances = earlier["P(failed)"], later["P(failed)"]
+    moved = 0.0 if None in chances else definite(chances[1]) - definite(chances[0])
     changes = [_change(before.get(key), issue, moved) for key, issue in after.items()]
     changes += [
         ChangeReport.of(issue, state="fixed", was=issue.level)
         for key, issue in before.items()
         if key not in after
     ]
-    settings = _settings(old, new)
-    later = _compared(new)
-    numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
+    was, now = _settings(old), _settings(new)
+    settings = {
+        name: (_text(was.get(name)), _text(now[name])) for name in now if was.get(name) != now[name]
+    }
+    numbers = {name: (number, later[name]) for name, number in earlier.items()}
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
@@ -73,11 +78,6 @@ def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
             step = 1 if moved > 0 else -1
         state = "worse" if step > 0 else "better" if step < 0 else "unchanged"
     return ChangeReport.of(issue, state=state, was=was.level if was else None)
-
-
-def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
-    before, after = (figures_of(one)["P(failed)"] for one in (old, new))
-    return 0.0 if before is None or after is None else after - before
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:
@@ -113,16 +113,16 @@ def _modes_kept(report: ScoreReport) -> str | None:
     return f"one mode per {round(1 / statistics.median(shares))} states"
 
 
-def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
-    after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
-    for content, report in ((before, old), (after, new)):
-        content |= {"config": report.target.config_hash, "width": report.target.width}
-        content |= {"own runs": _own_runs(report)}
-    return {
-        name: (_text(before.get(name)), _text(after[name]))
-        for name in after
-        if before.get(name) != after[name]
+def _settings(report: ScoreReport) -> dict[str, object]:
+    """Return what a report is about: its recipe, its model, and the past runs that it knows."""
+    target, risk = report.target, deciding(report).risk
+    learned = risk.learned if isinstance(risk, Estimate) else None
+    return report.recipe.model_dump() | {
+        "target": target.name,
+        "blocks": target.blocks,
+        "config": target.config_hash,
+        "width": target.width,
+        "own runs": learned and f"{learned.runs} ({learned.ladders} sweeps)",
     }
 
 
@@ -135,12 +135,6 @@ def _places(
     ]
     found = {name: (stands[0].get(name), stands[1].get(name)) for name in settings}
     return {name: pair for name, pair in found.items() if any(pair)}
-
-
-def _own_runs(report: ScoreReport) -> str | None:
-    risk = deciding(report).risk
-    learned = risk.learned if isinstance(risk, Estimate) else None
-    return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"
 
 
 def _text(value: object) -> str | None:

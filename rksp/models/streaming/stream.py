@@ -23,24 +23,20 @@ from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
 from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
-from rksp.models.streaming.memory import (
-    ACTIVATIONS,
-    free_memory,
-    readable,
-    resident_memory,
-)
+from rksp.models.streaming.memory import ACTIVATIONS, free_memory, readable, resident_memory
 from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
 from rksp.models.streaming.units import (
     GRAINS,
+    Begin,
     Experts,
     Grain,
     HollowProducts,
-    Read,
     Result,
     Rows,
     Slot,
     SplitProducts,
     Unit,
+    bytes_of,
     hollow,
     is_stack,
     is_tall,
@@ -137,7 +133,7 @@ class Stream:
     @property
     def size(self) -> int:
         """Bytes of all weights."""
-        return sum({slot.name: slot.size for slot in self.slots}.values())
+        return bytes_of(self.slots)
 
     def shape(self, name: str, index: int | None) -> tuple[int, ...]:
         """Return the shape of a weight, or of one expert of a stack."""
@@ -146,14 +142,9 @@ class Stream:
 
     def describe(self) -> str:
         """Describe how the weights were held; the phrase does not depend on the threads."""
-        grains = {
-            "module": "module by module",
-            "block": "block by block",
-            "rest": "block by block, the rest at once",
-        }
         experts = ", experts one by one" if self.stacks else ""
         tall = ", large matrices by rows" if self.tall else ""
-        return f"streamed {grains[self.grain]}{experts}{tall}"
+        return f"streamed {GRAINS[self.grain]}{experts}{tall}"
 
     def divide(self, grain: Grain) -> None:
         """Load the weights of each module that holds some together, or those of whole blocks."""
@@ -222,17 +213,9 @@ class Stream:
             self._tape = None
             self.release()
 
-    def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
+    def _give_expert(self, slot: Slot, index: int, begin: Begin) -> Tensor | None:
         """Return the expert from a tape, if there is one."""
-        if self._tape is None:
-            return None
-
-        def begin() -> Callable[[], Tensor]:
-            wait = read(index, index + 1)
-            return lambda: wait()[0]
-
-        expert: Tensor = self._tape.expert(slot, index, begin)
-        return expert
+        return None if self._tape is None else self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, module: nn.Module, args: object, output: object) -> None:
         if self.supply.is_hollow and module is not self.model:
@@ -295,11 +278,8 @@ def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
     limit = free_memory() if stream.max_memory is None else stream.max_memory
-    order, widest, logits = (
-        stream.supply.order,
-        stream.widest * sequences,
-        stream.logits * sequences,
-    )
+    order = stream.supply.order
+    widest, logits = stream.widest * sequences, stream.logits * sequences
     always = sum(unit.size for unit in order if not unit.path) + 2 * _slice_size(stream)
     activations = ACTIVATIONS * widest + min(_SCRATCH * widest, _MOST_SCRATCH) + 3 * logits // 2
     spectra = _PER_STATE * entries * (stream.workers + 1)
@@ -476,14 +456,11 @@ def open_stream(
         if source.start.is_stored:
             model, _ = make_skeleton(definite(source.construct_empty), seed)
             share_weights(model)
-            stored = CheckpointWeights(definite(source.folder), model)
-            stored.fill_buffers(model)
-            weights: Weights = stored
+            weights: Weights = CheckpointWeights(definite(source.folder), model)
         else:
             model, recipes = record_model(definite(source.construct_empty), seed)
-            drawn = InitialWeights(recipes, seed)
-            fill_buffers(model, drawn)
-            weights = drawn
+            weights = InitialWeights(recipes, seed)
+        fill_buffers(model, weights)
     except refusals() as error:
         raise refused(source.target, error) from error
     return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)
