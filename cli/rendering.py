@@ -55,7 +55,8 @@ def load(file: Path, kind: str = "score") -> Any:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
-    refuse_other(str(file), "report")
+    if file.suffix != ".json":
+        refuse_other(str(file), "report")
     with reading(f"the report {one_line(str(file), 200)}"):
         content, document = read_limited(file, _LARGEST), None
         try:

@@ -63,7 +63,7 @@ def absent(name: str | Path) -> str:
             str(one) for one in (Path(path.name), *Path().glob(f"*/{path.name}")) if one.exists()
         ][:1]
     hint = f"; did you mean {found[0]}?" if found else "."
-    return f"There is no file or folder {name!s:.200}{hint}"
+    return f"{name!s:.200} cannot be read: there is no such file or folder{hint}"
 
 
 def read_head(path: Path, most: int) -> bytes:
