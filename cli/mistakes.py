@@ -232,7 +232,9 @@ _of = frozenset(Recipe.model_fields)
 
 def _begun(slip: _Slip) -> str:
     words = f"--{slip.name.replace('_', '-')}"
-    found = [one for one in slip.known if one.startswith(f"{words}-") or one.endswith(words[1:])]
+    found = [one for one in slip.known if one == f"{words}s"]
+    starts = [one for one in slip.known if one.startswith(f"{words}-") or one.endswith(words[1:])]
+    found = found or starts
     found = found or [one for one in slip.known if len(one) > _SHORT - 1 and words.startswith(one)]
     found = found or [one for one in slip.known if len(words) > _SHORT and one.startswith(words)]
     return f"did you mean {found[0]}?" if len(found) == 1 else ""
@@ -258,7 +260,7 @@ def _bare(slip: _Slip) -> str:
 
 def _near(slip: _Slip) -> str:
     names = [one.strip("-") for one in slip.known if one.startswith("--")]
-    close = nearest(slip.name.replace("_", "-"), names, count=1, cutoff=0.7)
+    close = nearest(slip.name.replace("_", "-"), names, count=1, cutoff=0.75)
     return close.removeprefix("; ").replace("mean ", "mean --")
 
 

@@ -236,6 +236,7 @@ class RunOptions(Finite):
         Flag(
             "--as",
             "Read the run file as this trainer's; the default is to recognize the trainer.",
+            also="trainer",
             unit="trainer",
         ),
     ] = None

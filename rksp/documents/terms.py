@@ -100,6 +100,8 @@ class Gate:
 
 @lru_cache(maxsize=64)  # every cell of a grid asks
 def _parsed(text: str) -> Gate:
+    if re.fullmatch(r"\d{1,2}%", text):
+        raise InputError(f"--fail-on {text}: write it as {int(text[:-1]) / 100:g}.")
     if re.fullmatch(r"0?,\d+", text):
         raise InputError(f"--fail-on {text}: write the decimal point, 0.{text.partition(',')[2]}.")
     found = [one.strip() for one in text.split(",")]

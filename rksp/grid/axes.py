@@ -139,7 +139,7 @@ def read_override(text: str) -> tuple[str, Axis]:
         return name, Choice(values=tuple(parts))
     numbers = [part for part in parts if _is_number(part)]
     if len(numbers) < len(parts):
-        raise InputError(f"{text!r}: {call['name']}() takes numbers.")
+        raise InputError(f"{text!r}: {call['name']}() takes numbers, with commas between them.")
     return name, _spread(text, call["name"], numbers)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from unicodedata import normalize
 
 from rksp.ground.text import short
 from rksp.recipe_files.parse.python_values import literal
@@ -26,7 +27,7 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         name: What the value is of, as an axis of a grid; empty if a grid has no such axis.
         instead: What to do for several values, before the axis.
     """
-    text = re.sub("%+", "%", re.sub("[‐-―−]", "-", text.strip()))
+    text = re.sub("%+", "%", re.sub("[‐-―−]", "-", normalize("NFKC", text.strip())))
     if len(text) > _LONGEST or re.fullmatch(rf"-?{_VALUE}", text):
         return ""
     if re.fullmatch(r"0?,\d+", text):
