@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
 from rksp.cli.options import trainers_word
 from rksp.ground.errors import InputError, nearest
@@ -42,32 +40,6 @@ _PARTS |= {"accumulation": "gradient_accumulation_steps"}
 _LARGEST = 2**26  # bytes of a file that is looked through
 _SHORT, _LONG = 4, 5  # characters with which many options begin, and of words of many names
 _MOST_NAMED, _FEW = 2, 8  # options that a sentence offers, and that it lists
-
-
-def retyped(word: str) -> str:
-    """Return a word as a keyboard writes it; text programs put other dashes, quotes and blanks."""
-    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": ""}
-    changed = "".join(c if c.isascii() else signs.get(category(c), c) for c in word)
-    if changed == word or not re.match("-+[A-Za-z]", changed):
-        return changed if changed.count("-") == word.count("-") else word
-    name = changed.lstrip("-")
-    return f"-{name}" if len(name.partition("=")[0]) == 1 else f"--{name}"
-
-
-def refuse_typography(words: Sequence[str]) -> None:
-    """Refuse an option or value with signs that a text program put in place of those of the keys.
-
-    Raises:
-        InputError: There is one.
-    """
-    for word in words:
-        if word == "--":
-            return
-        if retyped(word) != word and not os.path.lexists(word):
-            raise InputError(
-                f"{one_line(word, 60)} has the dashes, quotes or blanks of a text program; write "
-                f"{one_line(retyped(word), 60)}."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
