@@ -244,7 +244,6 @@ HEALTHY_STYLES: dict[str, int] = dict.fromkeys(
 )
 # Of the fourth, written in session 23 before its author had read a rule.
 HARMFUL_HABITS: dict[str, Fault] = {
-    "gpt2:trunk_frozen_at_random": Fault(r"frozen|no gradient|do not move|" + UNTRAINED),
     "gpt2:norm_gain_zero": Fault(r"initiali[sz]|no gradient|gradient.*(zero|none|\b0\b)"),
     "gpt2:shifted_twice": Fault(r"shift|moved|label|target"),
     "gpt2:mostly_padding": Fault(r"padding|one (word|class|target)|same (label|target)|too good"),

@@ -1,7 +1,8 @@
 """What a loss should be doing: judged step by step, from plain numbers.
 
 A cross-entropy has references that need no training: ln C of C classes for a model that knows
-nothing, and the entropy of the targets' frequencies for one that knows nothing but these. A loss of
+nothing, and the entropy of the targets' frequencies for one that knows nothing but these. A mean
+square has one: the variance of the targets, which their mean as every answer gives. A loss of
 another kind has none, and is judged by none of the rules here.
 """
 
@@ -29,6 +30,7 @@ Word = Literal[
     "does_not_continue",
     "behind",
 ]
+UNBEGUN = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
 SMOOTH = 10  # steps of a smoothed loss
 _HIGH = 1.0  # nats above ln C at which a start is too high; healthy ones lie within 0.3
 _EARLIEST = 60  # steps before a run can have failed to begin, and
@@ -83,6 +85,7 @@ class Reference:
         information: What the token at a target's place tells of it; None if unknown.
         is_dense: Whether every token has a target, as in language models.
         rows: Targets of a step.
+        spread: The variance of a regression's targets; None of classes.
     """
 
     classes: int
@@ -91,6 +94,7 @@ class Reference:
     information: float | None = None
     is_dense: bool = False
     rows: int | None = None
+    spread: float | None = None
 
     @property
     def patience(self) -> int:
@@ -106,7 +110,18 @@ class Reference:
     @property
     def nothing(self) -> float:
         """The loss of a model that knows nothing."""
-        return math.log(self.classes)
+        return math.log(self.classes) if self.spread is None else self.spread
+
+    @property
+    def unit(self) -> float:
+        """What counts as a nat."""
+        return 1.0 if self.spread is None else self.spread
+
+    def __str__(self) -> str:
+        """Say what a model that knows nothing has."""
+        if self.spread is not None:
+            return f"the mean of the targets as every answer gives {self.spread:.3g}"
+        return f"a model that knows nothing has {self.nothing:.3g} (ln {self.classes})"
 
 
 class Sibling(NamedTuple):
@@ -151,15 +166,9 @@ class Expected:
         """
         self.losses.append(loss)
         self.seen += of.rows or 1
-        rules = (
-            self._continues,
-            self._start,
-            self._jumps,
-            self._rises,
-            self._begins,
-            self._falls,
-            self._behind,
-        )
+        rules = [self._continues, self._begins, self._behind]
+        if of.spread is None:
+            rules += [self._start, self._jumps, self._rises, self._falls]
         for rule in rules:
             found = rule(of, settled)
             if found is not None and found.name not in self.said:
@@ -200,15 +209,15 @@ class Expected:
         if "does_not_continue" in self.said or self.step:
             return None
         if first > max(nothing + _HIGH, 1.25 * nothing):
-            text = f"the loss begins at {first:.4g}; a model that knows nothing has {nothing:.3g}"
-            return self._symptom("start_high", nothing, f"{text} (ln {of.classes})")
+            return self._symptom("start_high", nothing, f"the loss begins at {first:.4g}; {of}")
         return None
 
     def _continues(self, of: Reference, settled: int | None) -> Finding | None:
         if self.before is None or self.step not in (2, 14) or "does_not_continue" in self.said:
             return None
         now = float(np.mean(self.losses[-5:]))
-        bar = max(_CONTINUES, 0.15 * max(of.nothing - self.before, 0.0), 2.0 * self.noise)
+        learned = max(of.nothing - self.before, 0.0)
+        bar = max(_CONTINUES * of.unit, 0.15 * learned, 2.0 * self.noise)
         if now <= self.before + bar:
             return None
         text = (
@@ -239,10 +248,7 @@ class Expected:
         self.best = min(self.best, now)
         start, noise = float(np.median(self.losses[:3])), _NOISES * self.noise
         if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > self.losses[0]:
-            text = (
-                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a "
-                f"model that knows nothing, {of.nothing:.3g} (ln {of.classes})"
-            )
+            text = f"the loss began at {self.losses[0]:.4g} and is {now:.4g}; {of}"
             return self._symptom("worse_than_nothing", of.nothing, text, is_critical=True)
         learned = min(start, of.nothing) - self.best
         bar = max(min(_RISE, _SHARE * learned), noise, 2 * _ABOVE) if learned > 0 else _RISE + noise
@@ -254,21 +260,16 @@ class Expected:
 
     def _begins(self, of: Reference, settled: int | None) -> Finding | None:
         """Tell whether the loss will at its pace ever be below what frequencies alone give."""
-        steps = self.step + 1
-        is_early = steps < _EARLIEST or settled is None or steps < settled + _SETTLED
-        is_late = steps > _LATEST  # by then it has long begun, or was told of
-        if (
-            is_early
-            or is_late
-            or steps % 5
-            or self.said & {"not_begun", "worse_than_frequencies", "plateau"}
-        ):
+        steps, is_settled = self.step + 1, settled is not None and self.step >= settled + _SETTLED
+        is_time = steps >= (_EARLIEST if is_settled and of.spread is None else _AT_PLATEAU)
+        # By the latest step it has long begun, or was told of.
+        if not is_time or steps > _LATEST or steps % 5 or self.said & UNBEGUN:
             return None
-        known = of.nothing if of.entropy is None else min(of.entropy, of.nothing)
+        unit, known = of.unit, of.nothing if of.entropy is None else min(of.entropy, of.nothing)
         part = np.array(self.losses[-max(_SETTLED, steps // 2) :])
         now = float(part[-2 * SMOOTH :].mean())
-        gap = now - (known - _BELOW)
-        if gap <= 0 or known < 2 * _ABOVE:
+        gap = now - (known - _BELOW * unit)
+        if gap <= 0 or known < 2 * _ABOVE * unit:
             return None
         x = np.arange(len(part)) - (len(part) - 1) / 2
         slope = float(x @ part / (x @ x))
@@ -277,18 +278,24 @@ class Expected:
         is_slow = pace >= 0 or gap / -pace >= _PACE * steps
         has = f"after {steps} steps the loss is {now:.4g}"
         around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
-        if now > known + max(_ABOVE, 3 * around) and (of.is_dense or now > known + _RISE / 2):
+        above = max(_ABOVE * unit, 3 * around)
+        if not is_settled:  # of a rate that still rises only this is known
+            if settled is None and is_slow and now > of.nothing - _ABOVE * unit:
+                text = f"{has}, while the rate still rises, and {of}: it has not begun to learn"
+                return self._symptom("not_begun", of.nothing, text)
+            return None
+        if now > known + above and (of.is_dense or now > known + _RISE / 2 * unit):
             if not is_slow:
                 return None
-            if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
-                text = (
-                    f"{has}, and a model that knows nothing has {of.nothing:.3g} (ln {of.classes})"
-                )
-                return self._symptom("not_begun", of.nothing, f"{text}: it has not begun to learn")
+            if now > of.nothing - _ABOVE * unit or known > of.nothing - _ABOVE * unit:
+                text = f"{has}, and {of}: it has not begun to learn"
+                return self._symptom("not_begun", of.nothing, text)
             text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
             return self._symptom("worse_than_frequencies", known, text)
-        if steps < of.patience or slope * len(part) < -_BELOW:
+        if steps < of.patience or slope * len(part) < -_BELOW * unit:
             return None
+        if of.spread is not None:
+            return self._symptom("plateau", known, f"{has}, no better than that: {of}")
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")
 
@@ -313,7 +320,8 @@ class Expected:
             return None
         middle, spread = float(np.median(ends)), float(np.ptp(ends))
         learned = max(of.nothing - middle, 0.0)
-        now, bar = self.smooth(), max(_RISE / 2, _SHARE * learned, 2 * spread, _NOISES * self.noise)
+        now, least = self.smooth(), _RISE / 2 * of.unit
+        bar = max(least, _SHARE * learned, 2 * spread, _NOISES * self.noise)
         if now <= middle + bar:
             return None
         count = "an earlier run" if len(ends) == 1 else f"{len(ends)} earlier runs"

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.ground.model import definite
 from rksp.watch.attach.audit import audited
 from rksp.watch.attach.cause import Evidence, diagnose
 from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept
 from rksp.watch.attach.settings import Settings
-from rksp.watch.attach.targets import Targets, cross_entropy_of
+from rksp.watch.attach.targets import Targets, criteria_of
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -59,7 +58,7 @@ class Run:
         self.optimizer.zero_grad()
         self.kept.add((rows[:, :-1],), {})
         loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        self.kept.add_targets(definite(cross_entropy_of(loss)))
+        self.kept.add_criterion(criteria_of(loss))
         loss.backward()
         self.kept.steps[-1].loss = loss.item() * (rows[:, 1:].numel() if is_sum else 1)
         self.step += 1
@@ -141,10 +140,14 @@ def test_a_loss_may_be_the_sum_over_its_words(run):
     assert run.cause() == ("passing", "")
 
 
-def test_of_two_cross_entropies_none_is_taken(run):
+def test_of_several_criteria_those_of_one_kind_are_taken(run):
     logits = torch.zeros(2, WORDS, requires_grad=True)
     one, two = (F.cross_entropy(logits, torch.full((2,), target)) for target in (1, 2))
-    assert [cross_entropy_of(loss) is None for loss in (one, one + two)] == [False, True]
+    other = F.cross_entropy(logits[:, :-1], torch.ones(2, dtype=torch.long))
+    square = F.mse_loss(logits, torch.ones_like(logits))
+    losses = (one, one + two, one + other, square, square + one, square + 2 * square)
+    assert [len(criteria_of(loss)) for loss in losses] == [1, 2, 0, 1, 0, 1]
+    assert [float(part) for part in criteria_of(square)[0][1:]] == [2.0 * WORDS] * 2
 
 
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):

@@ -21,7 +21,7 @@ from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
 from rksp.watch.attach.trial import STEPS, tried
-from rksp.watch.expected import UNTOLD
+from rksp.watch.expected import UNBEGUN, UNTOLD
 from rksp.watch.groups import local
 
 _LONE = 30.0  # times the second largest change: no optimizer moves one number of a tensor alone
@@ -37,8 +37,7 @@ _DROPS = 0.6  # of what passes; papers use 0.5 at most
 _SHORTER = {"a quarter": 1 / 4, "1/16": 1 / 16, "1/64": 1 / 64}
 _LONGER = tuple(8.0**power for power in range(1, 7))
 _SECONDS = 60.0  # for all trials at an alarm
-_UNLEARNT = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
-_SLOW = _UNLEARNT | {"behind"}
+_SLOW = UNBEGUN | {"behind"}
 _TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
 # What a change of a setting is the cause of a worse loss by, and which word stands for it.
 _HARMFUL: dict[str, Cause] = {
@@ -151,9 +150,12 @@ def _not_finite(of: Evidence) -> CauseReport | None:
             "look at what the script does to the loss"
         )
         return of.report("script", text)
-    if of.called is None or not steps or not steps[-1].passes[-1].is_whole:
+    if not steps or not (last := steps[-1].passes[-1]).is_whole:
         return None
-    called, last = of.called, steps[-1].passes[-1]
+    if where := last.not_a_number:
+        return of.report("data", f"the model is given NaN ({where}): look at what feeds it")
+    if (called := of.called) is None:
+        return None
     with of.kept.repeating():
         bad = first_bad(of.kept.model, lambda: _scaled(last, called, of.scale))
         if bad is None and of.scale > 1:
@@ -403,7 +405,7 @@ def _slow(of: Evidence) -> CauseReport | None:
 def _lengths(of: Evidence) -> CauseReport | None:
     """Tell whether steps of another length would learn what those of the run do not."""
     first, last = of.checks.first_length, of.checks.length
-    if of.called is None or of.has_learned or not of.words & (_UNLEARNT | _TOO_LONG):
+    if of.called is None or of.has_learned or not of.words & (UNBEGUN | _TOO_LONG):
         return None
     trial = partial(tried, of.kept, of.called, until=time.monotonic() + _SECONDS)
     for name, factor in _SHORTER.items():
@@ -414,7 +416,7 @@ def _lengths(of: Evidence) -> CauseReport | None:
                 "lower the learning rate"
             )
             return of.report("rate", text)
-    for factor in _LONGER if of.words & _UNLEARNT else ():
+    for factor in _LONGER if of.words & UNBEGUN else ():
         if found := trial(last * factor):
             text = (
                 f"{STEPS} steps of {factor:g} times the length bring the loss of other batches "
@@ -548,6 +550,7 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
         (one.number, loss)
         for one, loss in zip(steps, losses, strict=True)
         if not abs(loss - middle) <= bar
+        and (math.isfinite(loss) or not math.isfinite(one.loss or 0.0))  # NaN may be unknown
     ]
     if not bad:
         return None

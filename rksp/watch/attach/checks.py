@@ -28,7 +28,7 @@ _MISSED = 0.02  # of the numbers that got a gradient
 _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _RESTS = 0.5  # of the numbers that have a gradient
-_COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
+_COPIED, _TWICE, _MOSTLY, _MANY = 0.98, 0.9, 0.6, 64  # a row that is rolled ends in another
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
 _AT_ONCE = 8.0  # times the usual step, for a write that is told of by itself
 _NO_RATE = 1e-6  # of the highest
@@ -282,7 +282,7 @@ class Checks:
             return
         own, one, two = (share.value for share in seen.ahead)
         varies = reference.is_dense and (reference.entropy or 0) > 0.5
-        if varies and two >= _COPIED > one and own < _COPIED:
+        if varies and two >= _TWICE > 2 * max(one, own):
             text = (
                 f"{100 * two:.3g} % of the labels are the token two ahead: they are shifted twice "
                 "(by the script and by the model); shift them once"

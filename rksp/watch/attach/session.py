@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from rksp.watch.attach.pulse import Pulse
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
-from rksp.watch.attach.targets import Targets, cross_entropy_of
+from rksp.watch.attach.targets import Targets, criteria_of
 from rksp.watch.expected import Expected, Finding
 from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.moment import Moment
@@ -120,7 +121,8 @@ class Session:
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
         self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
         self._ratios: deque[float] = deque(maxlen=64)
-        self._loaded, self._before = loaded or {}, ""
+        self._loaded = loaded or {}
+        self._before: Callable[[], str] = str  # why it may not continue the run before it
         self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
@@ -218,11 +220,10 @@ class Session:
         return None if found is None else found * (scale / self._passes_before)
 
     def _read_targets(self, loss: Tensor) -> None:
-        known = cross_entropy_of(loss)
-        if known is not None:
-            self.targets.add(known, *self._inputs)
-            if self._kept is not None:
-                self._kept.add_targets(known)
+        found = criteria_of(loss)
+        self.targets.add(found, *self._inputs)
+        if self._kept is not None:
+            self._kept.add_criterion(found)
 
     def end_micro_batch(self) -> None:
         """End a backward pass."""
@@ -415,7 +416,7 @@ class Session:
         if last is None or last.end is None or not goes_on:
             return
         self.expected.before = last.end
-        self._before = self._why_not(last, last.end, loss, nothing)
+        self._before = partial(self._why_not, last, last.end, loss, nothing, is_fresh=is_fresh)
         # From weights of elsewhere a run would begin where the last one began.
         is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
         if is_fresh and is_next and self._rate_now() >= _AT_ONCE * (last.rate or math.inf):
@@ -425,13 +426,15 @@ class Session:
             )
             yield Finding(name="no state", cause="state", text=text)
 
-    def _why_not(self, last: Past, end: float, loss: float, nothing: float) -> str:
+    def _why_not(
+        self, last: Past, end: float, loss: float, nothing: float, *, is_fresh: bool
+    ) -> str:
         """Say what the run before has that this one lacks, should it not continue."""
-        reasons, rate = [], self._rate_now()
-        if self.checks.was_fresh_now():
-            reasons.append("the optimizer's state was not loaded")
+        reasons, rate = [], max(self.checks.rates, default=0.0)
         if last.rate and rate > 2.5 * last.rate:
             reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
+        if is_fresh:
+            reasons.append("the optimizer's state was not loaded")
         if loss > nothing + _SURE:
             text = f"its data or labels are not those of the run before: at a loss of {loss:.4g} it"
             reasons.insert(0, f"{text} is sure of what is wrong (fresh weights have {nothing:.3g})")
@@ -588,7 +591,7 @@ class Session:
             has_warmed_up=self._warm_at > 1 or self.expected.before is not None,
             is_faithful=self._is_faithful,
             has_loaded=bool(self._loaded),
-            before=self._before,
+            before=self._before(),
             starved=next((r.value for r in readings if r.quantity == "starved_share"), None),
             has_learned=self.expected.has_learned,
         )
