@@ -61,7 +61,7 @@ width=64 decay=0
 width=64 frozen=wpe
 width=64 frozen=wte tied=0
 width=64 optimizer=sgd rate=0.3 steps=150
-width=64 optimizer=sgd rate=0.5 clip=0 steps=150
+width=64 optimizer=sgd rate=0.1 clip=0 steps=150
 width=64 optimizer=lion rate=3e-4
 width=48 optimizer=lion rate=1e-3 decay=0.01
 width=64 optimizer=adafactor rate=1e-2

@@ -86,6 +86,8 @@ class Reference:
         is_dense: Whether every token has a target, as in language models.
         rows: Targets of a step.
         spread: The variance of a regression's targets; None of classes.
+        is_matching: Whether each row of a batch is a class of its own, as of pairs to be matched:
+            the scale of such logits is a choice.
     """
 
     classes: int
@@ -95,13 +97,14 @@ class Reference:
     is_dense: bool = False
     rows: int | None = None
     spread: float | None = None
+    is_matching: bool = False
 
     @property
     def patience(self) -> int:
         """How many steps a run may stay at the frequencies of the targets."""
         if self.information is not None and self.information < UNTOLD:
             return _EARLIEST
-        if self.is_dense:
+        if self.is_dense or self.spread is not None:
             return _AT_PLATEAU
         if self.rows is None or self.classes <= _FEW_CLASSES:
             return _LONG
@@ -206,7 +209,7 @@ class Expected:
 
     def _start(self, of: Reference, settled: int | None) -> Finding | None:
         first, nothing = self.losses[0], of.nothing
-        if "does_not_continue" in self.said or self.step:
+        if "does_not_continue" in self.said or self.step or of.is_matching:
             return None
         if first > max(nothing + _HIGH, 1.25 * nothing):
             return self._symptom("start_high", nothing, f"the loss begins at {first:.4g}; {of}")
@@ -261,7 +264,7 @@ class Expected:
     def _begins(self, of: Reference, settled: int | None) -> Finding | None:
         """Tell whether the loss will at its pace ever be below what frequencies alone give."""
         steps, is_settled = self.step + 1, settled is not None and self.step >= settled + _SETTLED
-        is_time = steps >= (_EARLIEST if is_settled and of.spread is None else _AT_PLATEAU)
+        is_time = steps >= (_EARLIEST if is_settled else _AT_PLATEAU)
         # By the latest step it has long begun, or was told of.
         if not is_time or steps > _LATEST or steps % 5 or self.said & UNBEGUN:
             return None
@@ -295,7 +298,7 @@ class Expected:
         if steps < of.patience or slope * len(part) < -_BELOW * unit:
             return None
         if of.spread is not None:
-            return self._symptom("plateau", known, f"{has}, no better than that: {of}")
+            return self._symptom("plateau", known, f"{has}, and {of}: it has learned nothing else")
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")
 

@@ -33,6 +33,7 @@ _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of som
 _AT_ONCE = 8.0  # times the usual step, for a write that is told of by itself
 _NO_RATE = 1e-6  # of the highest
 _NEARLY_ALL = 0.9  # of what passes a dropout
+_LONGEST = 50_000  # steps of a warm-up; long ones have 10,000
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
 
@@ -122,7 +123,7 @@ class Checks:
         decay = [_shrinks(group) for group in groups]
         self.decays = max(decay, default=0.0)
         yield from self._of_targets(loss)
-        yield from self._of_settings()
+        yield from self._of_settings(groups)
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
         if self.step == _DAYS and any(self.rates):
@@ -130,8 +131,15 @@ class Checks:
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
-    def _of_settings(self) -> Iterator[Finding]:
+    def _of_settings(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
         """Look at the rate and at dropout."""
+        ends = [_warm_up(self.step, group) for group in groups] if self.step == _DAYS else []
+        if ends and min(ends) > _LONGEST and self.rates[0] < self.rates[-1]:
+            text = (
+                f"at step {self.step} the learning rate is {short(self.rates[-1], 2)}: at this "
+                f"pace its warm-up takes {min(ends):,.0f} steps; look at its schedule"
+            )
+            yield from self._once("warm-up", "rate", text, value=min(ends))
         self._peak = max(self._peak, self.rates[-1])
         if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
             text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
@@ -470,6 +478,12 @@ def _dense(grad: Tensor | None) -> Tensor | None:
     """Return this rank's part of a gradient; None of one that is sparse or empty."""
     own = None if grad is None else local(grad)
     return own if own is not None and own.layout is torch.strided and own.numel() else None
+
+
+def _warm_up(step: int, group: dict[str, Any]) -> float:
+    """Return the steps of a warm-up at its pace; 0 where nothing tells where it leads."""
+    rate = float(group["lr"])
+    return step * float(group.get("initial_lr", 0.0)) / rate if rate else 0.0
 
 
 def _shrinks(group: dict[str, Any]) -> float:

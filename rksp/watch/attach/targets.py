@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -187,6 +188,7 @@ class Targets:
         self.ahead = (Share(), Share(), Share())
         self.repeats = 0
         self._last: bytes = b""
+        self._is_matching = False
         self.dense = Share()
         self._counts: np.ndarray | None = None
         self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
@@ -237,6 +239,7 @@ class Targets:
         counts = targets != one.ignored
         if self._counts is None or len(self._counts) != one.classes:
             self._counts = np.zeros(one.classes, np.int64)
+        self._is_matching = len(targets) == one.classes == len(np.unique(targets))
         inside = counts & (targets >= 0) & (targets < one.classes)
         self._counts += np.bincount(targets[inside], minlength=one.classes)
         aligned = _aligned(given, targets)
@@ -275,20 +278,23 @@ class Targets:
             information=self.information,
             is_dense=self.dense.value > 0.5,
             rows=self.rows,
+            is_matching=self._is_matching,
         )
 
     @property
     def _spread(self) -> float | None:
-        """The variance of a regression's targets; None where it drifts, as that of returns does."""
+        """The variance of a regression's targets; infinite where it drifts, as of returns."""
         steps = np.array(self._moments).reshape(-1, 2)
-        halves = (steps[: len(steps) // 2], steps[len(steps) // 2 :])
-        if len(steps) < _FEW:
+        if not len(steps):
             return None
+        known = float(steps[:, 1].mean() - steps[:, 0].mean() ** 2)
+        if len(steps) < _FEW:
+            return known
+        halves = (steps[: len(steps) // 2], steps[len(steps) // 2 :])
         means, squares = np.array([half.mean(0) for half in halves]).T
         early, late = squares - means**2
-        known = float(steps[:, 1].mean() - steps[:, 0].mean() ** 2)
         is_steady = _DRIFT * early > late > early / _DRIFT and np.ptp(means) ** 2 < known / 4
-        return known if is_steady else None
+        return known if is_steady else math.inf
 
     @property
     def kinds(self) -> tuple[int, int]:
