@@ -316,14 +316,19 @@ def other_step(of: Setting, draw: torch.Generator) -> tuple[nn.Module, Step]:
     raise ValueError(of.model)
 
 
-def preferred(of: Setting, draw: torch.Generator) -> tuple[nn.Module, Step]:
-    """Return a briefly trained GPT-2, and DPO's step or that of a distillation."""
-    model, step = text_step(Setting(**vars(of) | {"model": "gpt2"}), draw)
+def pretrain(model: nn.Module, step: Step) -> None:
+    """Train briefly, for what begins with trained weights."""
     first = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(20):
         step().backward()
         first.step()
         first.zero_grad()
+
+
+def preferred(of: Setting, draw: torch.Generator) -> tuple[nn.Module, Step]:
+    """Return a briefly trained GPT-2, and DPO's step or that of a distillation."""
+    model, step = text_step(Setting(**vars(of) | {"model": "gpt2"}), draw)
+    pretrain(model, step)
     data, words = corpus(of.data)
     teacher: Any = copy.deepcopy(model).requires_grad_(False)
     student: Any = model
@@ -405,8 +410,8 @@ def factor(of: Setting) -> Callable[[int], float]:
             "none": 1.0,
             "cosine": 0.1 + 0.45 * (1 + math.cos(math.pi * min(share, 1.0))),
             "to_zero": 0.5 * (1 + math.cos(math.pi * min(share, 1.0))),
-            "wsd": min(1.0, 5 * (1 - share) + 0.02),
-            "linear": max(1 - share, 0.0),
+            "wsd": min(1.0, max(5 * (1 - share), 0.0) + 0.02),
+            "linear": max(1 - share, 0.02),
             "cycles": 0.5 + 0.5 * math.cos(math.pi * ((4 * share) % 1)),
             "root": (of.warm + 1) ** 0.5 / (step + 1) ** 0.5,
         }
@@ -424,6 +429,7 @@ def built(of: Setting, draw: torch.Generator) -> tuple[nn.Module, Step]:
     if of.frozen == "lora":
         from peft import LoraConfig, get_peft_model
 
+        pretrain(model, step)
         get_peft_model(model, LoraConfig(r=8, lora_alpha=16))  # type: ignore[arg-type]
     elif of.frozen:
         for name, p in model.named_parameters():

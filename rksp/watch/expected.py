@@ -148,10 +148,12 @@ class Expected:
 
     Args:
         before: Smoothed loss at which the run ended that this one goes on with; None without one.
+        spread_before: The standard deviation of its losses.
         siblings: Earlier runs of the same command: targets seen by each step, and losses.
     """
 
     before: float | None = None
+    spread_before: float = 0.0
     siblings: Sequence[Sibling] = ()
     seen: int = 0
     losses: list[float] = field(default_factory=list)
@@ -196,8 +198,7 @@ class Expected:
     @property
     def noise(self) -> float:
         """The standard error of a smoothed loss."""
-        jumps = np.diff(self.losses[-64:])
-        return float(np.median(np.abs(jumps))) * 1.05 / math.sqrt(SMOOTH) if len(jumps) else 0.0
+        return spread_of(self.losses) / math.sqrt(SMOOTH)
 
     def _symptom(
         self, word: Word, reference: float, text: str, *, is_critical: bool = False
@@ -218,9 +219,10 @@ class Expected:
     def _continues(self, of: Reference, settled: int | None) -> Finding | None:
         if self.before is None or self.step not in (2, 14) or "does_not_continue" in self.said:
             return None
-        now = float(np.mean(self.losses[-5:]))
-        learned = max(of.nothing - self.before, 0.0)
-        bar = max(_CONTINUES * of.unit, 0.15 * learned, 2.0 * self.noise)
+        part = self.losses[-SMOOTH:]
+        now, learned = sum(part) / len(part), max(of.nothing - self.before, 0.0)
+        error = self.spread_before * math.sqrt(1 / SMOOTH + 1 / len(part))
+        bar = max(_CONTINUES * of.unit, 0.15 * learned, _NOISES * error)
         if now <= self.before + bar:
             return None
         text = (
@@ -233,7 +235,7 @@ class Expected:
         if self.step < 2 * SMOOTH + _IN_A_ROW:
             return None
         before, new = self.losses[-64 - _IN_A_ROW : -_IN_A_ROW], self.losses[-_IN_A_ROW:]
-        usual = float(np.median(np.abs(np.diff(before)))) * 1.05
+        usual = spread_of(before)
         level = max(float(np.mean(before[-SMOOTH:])), float(np.median(before[-SMOOTH:])))
         if min(new) <= level + max(_JUMP, _JUMPS * usual):
             return None
@@ -330,6 +332,15 @@ class Expected:
         count = "an earlier run" if len(ends) == 1 else f"{len(ends)} earlier runs"
         text = f"the loss is {now:.4g}, {now - middle:.2g} nats behind {count} of this command"
         return self._symptom("behind", middle, f"{text} ({middle:.4g} at as many targets)")
+
+
+def spread_of(losses: Sequence[float]) -> float:
+    """Return the standard deviation of the newest losses about their course; 0 of fewer than two.
+
+    That of a difference of two normal numbers is √2 of theirs, and its median size 0.67 of that.
+    """
+    jumps = np.abs(np.diff(losses[-64:]))
+    return 1.05 * float(np.median(jumps)) if len(jumps) else 0.0
 
 
 def entropy_of(counts: np.ndarray) -> float:

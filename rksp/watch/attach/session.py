@@ -45,7 +45,7 @@ from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, criteria_of
-from rksp.watch.expected import Expected, Finding
+from rksp.watch.expected import Expected, Finding, spread_of
 from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
@@ -415,7 +415,7 @@ class Session:
         goes_on = bool(self._loaded) or loss < _TRAINED * nothing or not is_fresh
         if last is None or last.end is None or not goes_on:
             return
-        self.expected.before = last.end
+        self.expected.before, self.expected.spread_before = last.end, spread_of(last.losses)
         self._before = partial(self._why_not, last, last.end, loss, nothing, is_fresh=is_fresh)
         # From weights of elsewhere a run would begin where the last one began.
         is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
