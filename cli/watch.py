@@ -254,8 +254,10 @@ def _broken_off(code: int, log: Path) -> str:
         lines = file.read().decode("utf-8", "replace").splitlines()
     steps = [line for line in lines if line.startswith('{"kind": "step"') and line.endswith("}")]
     last = json.loads(steps[-1]) if steps else {}
-    loss = f", at a loss of {last['loss']:.4g}" if "loss" in last else ""
+    loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "end", "killed": how}) + "\n")
     return f"the run {how} after step {last.get('step', '?')}{loss}"
 
 

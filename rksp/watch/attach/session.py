@@ -49,7 +49,7 @@ from rksp.watch.expected import Expected, Finding, spread_of
 from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
-from rksp.watch.monitors.sinks import said, sentence
+from rksp.watch.monitors.sinks import said
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
@@ -127,7 +127,7 @@ class Session:
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
         self._was_critical = False
-        self._folded = 0
+        self._folded = self._ended = 0
         self._start_loss: float | None = None
         self._first: Alarm | None = None
         self._saved: Path | None = None
@@ -276,6 +276,7 @@ class Session:
 
     def skip(self) -> None:
         """End a step that a loss scaler left out; raises as `after_backward`."""
+        self._ended = self.step + 1
         self._skipped += 1
         if self.responds:  # a rollback may be what ends the overflows
             self.after_update()
@@ -292,7 +293,7 @@ class Session:
         """Read the weights after a step; raises as `after_backward`."""
         if self.was_stopped:
             return
-        self._skipped = 0
+        self._skipped, self._ended = 0, self.step + 1
         found = self._checked(self.checks.after_update)
         found += [] if self._ahead is None else [self._ahead]
         self._ahead = None
@@ -317,7 +318,7 @@ class Session:
         self._pulse.close()
         crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
-        end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
+        end = {"steps": self._ended, "seconds": seconds, "silent": self.watch.silent}
         self.voice.note("end", **end, crash=crash and summary(crash))
         if self.voice.is_heard and self.step >= 0:
             self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
@@ -494,7 +495,7 @@ class Session:
             self._tell_of(rest, has_moved)
         critical = next((a for a in alarms if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options.on_alarm == "stop":
-            reason = f"stopped at step {critical.step}: {sentence(critical)}"
+            reason = f"stopped at step {critical.step}: {said(critical)}"
             self.was_stopped = True
             self.voice.note("stop", step=critical.step, reason=reason)
             self.voice.leave("stop", reason)
@@ -628,9 +629,11 @@ class Session:
         own = self.targets.own
         facts: dict[str, Any] = {"loss": self._loss, "own": own, "rate": self._rate_now()}
         facts |= {"seconds": round(seconds, 5), "targets": self.targets.rows, "clip": self._limit}
-        known = {k: v for k, v in facts.items() if v is not None}
-        bad = {k for k, v in known.items() if isinstance(v, float) and not math.isfinite(v)}
-        known = {k: v for k, v in known.items() if k not in bad}
+        known = {
+            k: v if math.isfinite(v) else str(v)  # which JSON has no number for
+            for k, v in facts.items()
+            if v is not None
+        }
         self.voice.note("step", step=self.step, **known)
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
@@ -638,17 +641,17 @@ class Session:
         first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
         losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
-        steps = f"the run {how} after {self.step + 1} steps in {seconds:.0f} s"
+        steps = f"the run {how} after {self._ended} steps in {seconds:.0f} s"
         return f"{steps}{losses}; {self._alarms_so_far}"
 
     @property
     def _alarms_so_far(self) -> str:
         if self._first is None:
             return "no alarm"
-        known = next((one for one in self.causes if one.cause != "unknown"), None)
-        why = "cause unknown" if known is None else f"{known.cause} {known.module}".rstrip()
+        known = {one.cause: one.step for one in self.causes[::-1] if one.cause != "unknown"}
+        causes = ", ".join(f"{cause} at step {step}" for cause, step in list(known.items())[::-1])
         count = f"{self._count} alarm{'s' * (self._count > 1)}"
-        return f"{count}, the first at step {self._first.step} ({why})"
+        return f"{count} from step {self._first.step} on; {causes or 'cause unknown'}"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
