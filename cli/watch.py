@@ -34,7 +34,6 @@ _OF_TERMINALS = ("SIGINT", "SIGQUIT")  # a terminal sends them to the command it
 _LOOKS = 0.5  # seconds between two looks for what the command left
 _PAGE = 60.0  # seconds between two pages
 _PATIENCE = 30.0  # seconds that a command may take for an event
-_TAIL = 2**18  # bytes of a log in which its last step is
 _PR_SET_PDEATHSIG = 1
 
 
@@ -249,11 +248,10 @@ def _concluded(code: int, folder: Path) -> int:
 
 def _broken_off(code: int, log: Path) -> str:
     """Say in a line how a run ended that could not say so itself."""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    steps = [line for line in lines if line.startswith('{"kind": "step"') and line.endswith("}")]
-    last = json.loads(steps[-1]) if steps else {}
+    from rksp.watch.attach.past import past_runs
+
+    runs = past_runs(log)
+    last = runs[-1].last if runs else {}
     loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     with log.open("a", encoding="utf-8") as file:

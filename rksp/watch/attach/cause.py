@@ -158,8 +158,6 @@ def _not_finite(of: Evidence) -> CauseReport | None:
         return None
     with of.kept.repeating():
         bad = first_bad(of.kept.model, lambda: _scaled(last, called, of.scale))
-        if bad is None and of.scale > 1:
-            return None
     return None if bad is None else _of_operation(of, bad)
 
 
@@ -295,7 +293,6 @@ def _worsens(one: Change) -> bool:
 
 
 def _changed(of: Evidence) -> CauseReport | None:
-    """Find what the script changed shortly before."""
     checks, step = of.checks, of.step
     if checks.written_at is not None and step - checks.written_at <= _EARLY:
         return of.report("written", checks.written_text)
@@ -322,10 +319,8 @@ def _shorter(of: Evidence) -> str:
     if of.called is None or not steps or not of.kept.earlier:
         return ""
     with of.kept.repeating():
-        present = losses_of(steps, of.called)
-        with of.kept.between(0.25):
-            quarter = losses_of(steps, of.called)
-    pair = [(a, b) for a, b in zip(present, quarter, strict=True) if math.isfinite(b)]
+        losses = [_losses_at(of, share, steps, of.called) for share in (1, 0.25)]
+    pair = [(a, b) for a, b in zip(*losses, strict=True) if math.isfinite(b)]
     if not pair:
         return ""
     now, short = (statistics.median(side) for side in zip(*pair, strict=True))
@@ -336,29 +331,31 @@ def _shorter(of: Evidence) -> str:
     )
 
 
+def _losses_at(of: Evidence, share: float, steps: Sequence[Step], called: nn.Module) -> list[float]:
+    """Return the losses of steps with weights this share of the way from older ones to now."""
+    if share == 1 or not of.kept.earlier:
+        return losses_of(steps, called)
+    with of.kept.between(share):
+        return losses_of(steps, called)
+
+
 def _repeated(of: Evidence) -> CauseReport | None:
     """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
-    called, kept, number = of.called, of.kept, of.step
+    called, number = of.called, of.step
     if called is None or not steps:
         of.ruled_out.append("the step cannot be repeated here")
         return None
-    with kept.repeating():
-        found = _by_products(number, steps[-1].passes[-1], kept.model, called, of.scale)
-        if found is not None:
+    with of.kept.repeating():
+        if found := _by_products(of, steps[-1].passes[-1], called):
             return found
-        older = quarter = present = losses_of(steps, called)
-        if kept.earlier:
-            with kept.between(0.0):
-                older = losses_of(steps, called)
-            with kept.between(0.25):
-                quarter = losses_of(steps, called)
+        older, quarter, present = (_losses_at(of, share, steps, called) for share in (0, 0.25, 1))
         if not of.has_moved and (found := _passing(of, steps[-1], called, present[-1])):
             return found
     if found := _data(steps, older):
         return found
     of.ruled_out += ["products are exact", "no batch stands out"]
-    before = older if kept.earlier else [one.loss or math.nan for one in steps]
+    before = older if of.kept.earlier else [one.loss or math.nan for one in steps]
     why = _too_far(before, present, quarter)
     if why is None:
         of.ruled_out.append("a shorter step is no better")
@@ -370,7 +367,6 @@ def _repeated(of: Evidence) -> CauseReport | None:
 
 
 def _slow(of: Evidence) -> CauseReport | None:
-    """Find why a run does not learn."""
     if not of.words & (_SLOW | {"above_best", "starved_share"}):
         return None
     checks, told, starved = of.checks, of.targets.information, of.starved
@@ -471,42 +467,39 @@ def _size(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) / math.sqrt(tensor.numel())
 
 
-def _by_products(
-    step: int, one: Pass, model: nn.Module, called: nn.Module, scale: float
-) -> CauseReport | None:
+def _by_products(of: Evidence, one: Pass, called: nn.Module) -> CauseReport | None:
     """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
-
-    found = audited(model, lambda: _scaled(one, called, scale))
+    found = _defects(of, one, called, of.scale)
     if not found:
         return None
     first = found[0]
     if not first.overflows:
-        again = audited(model, lambda: _scaled(one, called, scale))
+        again = _defects(of, one, called, of.scale)
         is_same = bool(again) and (again[0].module, again[0].what) == (first.module, first.what)
-        return _wrong(step, first, model) if is_same else None
+        return _wrong(of, first) if is_same else None
     remedy = "in float32 it is finite; train in bfloat16"
-    if (
-        first.what != "output"
-        and scale > 1
-        and not audited(model, lambda: _scaled(one, called, 1.0))
-    ):
-        remedy = f"at a loss scale of 1 instead of {scale:g} it is finite; lower the scale"
+    if first.what != "output" and of.scale > 1 and not _defects(of, one, called, 1.0):
+        remedy = f"at a loss scale of 1 instead of {of.scale:g} it is finite; lower the scale"
     text = f"the {first.what} of {first.module} exceeds what float16 holds; {remedy}"
-    return CauseReport(step=step, cause="precision", module=first.module, text=text)
+    return of.report("precision", text, first.module)
 
 
-def _wrong(step: int, first: Defect, model: nn.Module) -> CauseReport:
-    if (changed := _changed_by_script(model, first.module)) is not None:
+def _defects(of: Evidence, one: Pass, called: nn.Module, scale: float) -> list[Defect]:
+    return audited(of.kept.model, lambda: _scaled(one, called, scale))
+
+
+def _wrong(of: Evidence, first: Defect) -> CauseReport:
+    if (changed := _changed_by_script(of.kept.model, first.module)) is not None:
         text = f"the {first.what} of {first.module} is not what its factors give: {changed}"
-        return CauseReport(step=step, cause="script", module=first.module, text=text)
+        return of.report("script", text, first.module)
     size = "is not finite" if math.isinf(first.error) else f"is off by {first.error:.2g} roundings"
     if first.what == "attention":
         what = f"attention in {first.module} {size}; use another kernel (eager or math attention)"
-        return CauseReport(step=step, cause="attention", module=first.module, text=what)
+        return of.report("attention", what, first.module)
     what = f"the {first.what} of {first.module} {size}, each time; replace the device"
-    return CauseReport(step=step, cause="product", module=first.module, text=what)
+    return of.report("product", what, first.module)
 
 
 def _changed_by_script(model: nn.Module, path: str) -> str | None:

@@ -132,7 +132,6 @@ class Checks:
             yield from self._reach()
 
     def _of_settings(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-        """Look at the rate and at dropout."""
         ends = [_warm_up(self.step, group) for group in groups] if self.step == _DAYS else []
         if ends and min(ends) > _LONGEST and self.rates[0] < self.rates[-1]:
             text = (
@@ -249,7 +248,7 @@ class Checks:
 
     def was_fresh_now(self) -> bool:
         """Tell whether no optimizer has a state yet; to be asked before the first step's end."""
-        return not any(map(self._state, self.optimizers()))
+        return not any(one.state for one in self.optimizers())
 
     # Parts
 
@@ -426,9 +425,6 @@ class Checks:
             if "step" in state
         ]
         return max(counts, default=0.0)
-
-    def _state(self, one: Optimizer) -> bool:
-        return bool(one.state)
 
     def _weigh(self) -> None:
         """Read what the last step moved, and what something else moved since."""

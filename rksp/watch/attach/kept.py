@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -223,28 +224,23 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
     plain = last.run(module)[1] if last.is_whole else None
     if plain is None or plain.dim() < 3 or plain.shape[1] < 4:
         return False
-    leaves = _tensors(last.args, last.kwargs)  # the targets may be among them
-    return any(
-        _reaches_back(last, words, plain, module)
-        for words in leaves
-        if words.dtype == torch.int64 and words.shape == plain.shape[:2]
-    )
+    for words in _tensors(last.args, last.kwargs):  # the targets may be among them
+        if words.dtype != torch.int64 or words.shape != plain.shape[:2]:
+            continue
+        other = words.clone()
+        other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
+        put = partial(_exchanged, words, other)
+        args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
+        changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
+        if changed is not None:
+            moved = (plain - changed).float().abs().flatten(2).amax((0, 2))  # of each token
+            if bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1]):
+                return True
+    return False
 
 
-def _reaches_back(last: Pass, words: Tensor, plain: Tensor, module: nn.Module) -> bool:
-    """Tell whether another last word changes the outputs `[batch, tokens, …]` of early tokens."""
-    other = words.clone()
-    other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
-
-    def put(part: object) -> object:
-        return other if part is words else part
-
-    args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
-    changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
-    if changed is None:
-        return False
-    moved = (plain - changed).float().abs().flatten(2).amax((0, 2))
-    return bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1])
+def _exchanged(old: object, new: object, part: object) -> object:
+    return new if part is old else part
 
 
 def losses_of(steps: Sequence[Step], module: nn.Module) -> list[float]:

@@ -127,7 +127,7 @@ class Session:
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
         self._was_critical = False
-        self._folded = self._ended = 0
+        self._ended = 0
         self._start_loss: float | None = None
         self._first: Alarm | None = None
         self._saved: Path | None = None
@@ -550,10 +550,8 @@ class Session:
         since = _AFTER if is_open and head.quantity == "jump" else 0
         is_same = last is not None and self.step - last.step <= since
         if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
-            self._folded += len(alarms)
             return
         asked = self._asked.get(head.quantity, 0)
-        self._folded += len(alarms) - 1
         if self._kept is None or asked >= _MOST + self.step // _PER_DIAGNOSIS:
             self._tell(head, None)
             return
@@ -561,21 +559,12 @@ class Session:
         words = {alarm.quantity for alarm in alarms}
         words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
         found = self._diagnose(words, has_moved)
-        if (
-            is_open
-            and last is not None
-            and (found.cause, found.module)
-            in (
-                (last.cause, last.module),
-                ("unknown", ""),
-            )
-        ):
-            self._folded += 1
+        is_known = ("unknown", "") if last is None else (last.cause, last.module)
+        if is_open and (found.cause, found.module) in (is_known, ("unknown", "")):
             return
         self._tell(head, found)
 
     def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
-        """Look for the cause of alarms of these quantities."""
         readings = reversed(self.watch.readings)
         evidence = Evidence(
             kept=definite(self._kept),
@@ -625,7 +614,6 @@ class Session:
         self._tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
-        """Log what else is known of a step."""
         own = self.targets.own
         facts: dict[str, Any] = {"loss": self._loss, "own": own, "rate": self._rate_now()}
         facts |= {"seconds": round(seconds, 5), "targets": self.targets.rows, "clip": self._limit}
@@ -637,7 +625,6 @@ class Session:
         self.voice.note("step", step=self.step, **known)
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
-        """Say in a line what happened."""
         first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
         losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
@@ -675,5 +662,4 @@ class Session:
 
 
 def _has_config(module: nn.Module) -> bool:
-    """Tell whether a module has a configuration of transformers."""
     return hasattr(getattr(module, "config", None), "to_dict")
