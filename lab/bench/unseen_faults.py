@@ -244,10 +244,8 @@ HEALTHY_STYLES: dict[str, int] = dict.fromkeys(
 )
 # Of the fourth, written in session 23 before its author had read a rule.
 HARMFUL_HABITS: dict[str, Fault] = {
-    "gpt2:norm_gain_zero": Fault(r"initiali[sz]|no gradient|gradient.*(zero|none|\b0\b)"),
     "gpt2:shifted_twice": Fault(r"shift|moved|label|target"),
     "gpt2:mostly_padding": Fault(r"padding|one (word|class|target)|same (label|target)|too good"),
-    "gpt2:schedule_ends_early": Fault(r"\brate\b.*\b0\b|schedule|rate (is|fell|ended)"),
     "gpt2:warm_up_endless": Fault(r"\brate\b|warm"),
     "lstm:tied_wide": Fault(r"initiali[sz]"),
     "lstm:targets_other_order": Fault(r"label|target.*(nothing|random)|data|order"),

@@ -54,8 +54,6 @@ def gpt2(fault: str, draw: torch.Generator, again: bool) -> Task:
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": LENGTH}
     drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, **sizes, **drops))
-    if fault == "norm_gain_zero":
-        nn.init.zeros_(model.transformer.ln_f.weight)
     if fault == "two_layers_frozen":
         model.transformer.wpe.requires_grad_(False)
         model.transformer.h[0].mlp.requires_grad_(False)
@@ -85,8 +83,6 @@ def gpt2(fault: str, draw: torch.Generator, again: bool) -> Task:
         return found
 
     task = Task(model, loss)
-    if fault == "schedule_ends_early":
-        task.length = 14
     if fault == "warm_up_endless":
         task.warm = task.length = 10**7
     if fault == "embedding_new_late":

@@ -284,16 +284,16 @@ class Expected:
         has = f"after {steps} steps the loss is {now:.4g}"
         around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
         above = max(_ABOVE * unit, 3 * around)
-        if not is_settled:  # of a rate that still rises only this is known
-            if settled is None and is_slow and now > of.nothing - _ABOVE * unit:
-                text = f"{has}, while the rate still rises, and {of}: it has not begun to learn"
-                return self._symptom("not_begun", of.nothing, text)
-            return None
-        if now > known + above and (of.is_dense or now > known + _RISE / 2 * unit):
+        has_begun = now <= of.nothing - _ABOVE * unit
+        if not is_settled and (settled is not None or has_begun):
+            return None  # of a rate that still rises nothing else is known
+        is_above = now > known + above and (of.is_dense or now > known + _RISE / 2 * unit)
+        if is_above or not is_settled:
             if not is_slow:
                 return None
-            if now > of.nothing - _ABOVE * unit or known > of.nothing - _ABOVE * unit:
-                text = f"{has}, and {of}: it has not begun to learn"
+            if not has_begun or known > of.nothing - _ABOVE * unit:
+                still = "" if is_settled else ", while the rate still rises"
+                text = f"{has}{still}, and {of}: it has not begun to learn"
                 return self._symptom("not_begun", of.nothing, text)
             text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
             return self._symptom("worse_than_frequencies", known, text)

@@ -39,21 +39,13 @@ _LONGER = tuple(8.0**power for power in range(1, 7))
 _SECONDS = 60.0  # for all trials at an alarm
 _SLOW = UNBEGUN | {"behind"}
 _TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
-# What a change of a setting is the cause of a worse loss by, and which word stands for it.
-_HARMFUL: dict[str, Cause] = {
+# The word for a change of a setting after which the loss is worse, where it is not just `setting`.
+_CHANGED: dict[str, Cause] = {
     "learning rate": "rate",
     "weight decay": "decay",
-    "dropout": "setting",
-    "momentum": "setting",
-    "betas": "setting",
-    "eps": "setting",
-    "maximize": "setting",
     "types of weights": "precision",
-    "autocast": "precision",
-    "tied tensors": "setting",
-    "trained tensors": "setting",
-    "modules with dropout in training": "setting",
 }
+_OF_STEPS = ("passes", "clip")  # which harm none by themselves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +212,7 @@ def _bad_weight(of: Evidence) -> CauseReport | None:
         return of.report("weight", text, name)
     if of.step and (change := _newest(of)) is not None:
         text = f"{change}, and the weights are not finite since; go back to a state from before"
-        return of.report(_HARMFUL[change.name], text)
+        return of.report(_CHANGED.get(change.name, "setting"), text)
     text = f"no cause was found: the update before this step left {name} not finite"
     return of.report("unknown", text, name)
 
@@ -283,13 +275,15 @@ def _is_table(of: Evidence, p: nn.Parameter) -> bool:
 def _newest(of: Evidence) -> Change | None:
     """Return the change of a setting that can have done it, the largest rate first."""
     changes = [one for one in of.settings.recent(of.step) if _worsens(one)]
-    return next(iter(sorted(changes, key=lambda one: list(_HARMFUL).index(one.name))), None)
+    return min(changes, key=lambda one: one.name not in _CHANGED, default=None)
 
 
 def _worsens(one: Change) -> bool:
     is_number = all(isinstance(x, int | float) for x in (one.before, one.now))
     rises = ("learning rate", "weight decay", "dropout")
-    return one.name in _HARMFUL and (one.name not in rises or (is_number and one.now > one.before))
+    if one.name in _OF_STEPS:
+        return False
+    return one.name not in rises or (is_number and one.now > one.before)
 
 
 def _changed(of: Evidence) -> CauseReport | None:
@@ -308,9 +302,8 @@ def _changed(of: Evidence) -> CauseReport | None:
     text = f"{change}"
     if change.name == "learning rate":
         text += _shorter(of)
-    return of.report(
-        _HARMFUL[change.name], f"{text}; go back to a state from before it, and undo it"
-    )
+    cause = _CHANGED.get(change.name, "setting")
+    return of.report(cause, f"{text}; go back to a state from before it, and undo it")
 
 
 def _shorter(of: Evidence) -> str:
@@ -471,23 +464,12 @@ def _by_products(of: Evidence, one: Pass, called: nn.Module) -> CauseReport | No
     """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
-    found = _defects(of, one, called, of.scale)
-    if not found:
+    audit = partial(audited, of.kept.model, partial(_scaled, one, called, of.scale))
+    found = audit()
+    if not found or not (again := audit()):
         return None
-    first = found[0]
-    if not first.overflows:
-        again = _defects(of, one, called, of.scale)
-        is_same = bool(again) and (again[0].module, again[0].what) == (first.module, first.what)
-        return _wrong(of, first) if is_same else None
-    remedy = "in float32 it is finite; train in bfloat16"
-    if first.what != "output" and of.scale > 1 and not _defects(of, one, called, 1.0):
-        remedy = f"at a loss scale of 1 instead of {of.scale:g} it is finite; lower the scale"
-    text = f"the {first.what} of {first.module} exceeds what float16 holds; {remedy}"
-    return of.report("precision", text, first.module)
-
-
-def _defects(of: Evidence, one: Pass, called: nn.Module, scale: float) -> list[Defect]:
-    return audited(of.kept.model, lambda: _scaled(one, called, scale))
+    is_same = (again[0].module, again[0].what) == (found[0].module, found[0].what)
+    return _wrong(of, found[0]) if is_same else None
 
 
 def _wrong(of: Evidence, first: Defect) -> CauseReport:

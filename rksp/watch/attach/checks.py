@@ -132,13 +132,12 @@ class Checks:
             yield from self._reach()
 
     def _of_settings(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-        ends = [_warm_up(self.step, group) for group in groups] if self.step == _DAYS else []
-        if ends and min(ends) > _LONGEST and self.rates[0] < self.rates[-1]:
-            text = (
-                f"at step {self.step} the learning rate is {short(self.rates[-1], 2)}: at this "
-                f"pace its warm-up takes {min(ends):,.0f} steps; look at its schedule"
-            )
-            yield from self._once("warm-up", "rate", text, value=min(ends))
+        rate, goal = self.rates[-1], max((g.get("initial_lr", 0.0) for g in groups), default=0.0)
+        end = self.step * float(goal) / rate if rate else 0.0
+        if self.step == _DAYS and end > _LONGEST and self.rates[0] < rate:
+            text = f"at step {self.step} the learning rate is {short(rate, 2)}: at this pace its "
+            text += f"warm-up takes {end:,.0f} steps; look at its schedule"
+            yield from self._once("warm-up", "rate", text, value=end)
         self._peak = max(self._peak, self.rates[-1])
         if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
             text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
@@ -264,7 +263,7 @@ class Checks:
             yield from self._once(
                 "masked", "labels", f"{text} labels are made", is_critical=self.step < 3
             )
-        if seen.is_one and (seen.rows or 0) >= _MANY and seen.dense.value > 0.5:
+        if seen.is_one and (seen.rows or 0) >= _MANY and seen.is_dense:
             text = (
                 f"all {seen.rows} targets of the step are the same token; look at what feeds them"
             )
@@ -282,12 +281,12 @@ class Checks:
         if own is not None and loss is not None and own > 0.1 and abs(loss + own) < 0.05 * own:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
-        if seen.repeats == _DAYS and seen.dense.value > 0.5:
+        if seen.repeats == _DAYS and seen.is_dense:
             text = f"the same batch came in each of {_DAYS} steps (by its targets)"
             yield from self._once("one batch", "data", text)
         if self.step != 3 or (reference := seen.reference) is None:
             return
-        own, one, two = (share.value for share in seen.ahead)
+        own, one, two = seen.ahead
         varies = reference.is_dense and (reference.entropy or 0) > 0.5
         if varies and two >= _TWICE > 2 * max(one, own):
             text = (
@@ -474,12 +473,6 @@ def _dense(grad: Tensor | None) -> Tensor | None:
     """Return this rank's part of a gradient; None of one that is sparse or empty."""
     own = None if grad is None else local(grad)
     return own if own is not None and own.layout is torch.strided and own.numel() else None
-
-
-def _warm_up(step: int, group: dict[str, Any]) -> float:
-    """Return the steps of a warm-up at its pace; 0 where nothing tells where it leads."""
-    rate = float(group["lr"])
-    return step * float(group.get("initial_lr", 0.0)) / rate if rate else 0.0
 
 
 def _shrinks(group: dict[str, Any]) -> float:

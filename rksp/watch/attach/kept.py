@@ -9,7 +9,6 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,9 +57,11 @@ class Pass:
     @property
     def not_a_number(self) -> str:
         """Which of the inputs has a NaN (`args[0]`, `kwargs['x']`); empty where none has."""
-        leaves = tree_leaves_with_path({"args": self.args, "kwargs": dict(self.kwargs)})
-        bad = (at for at, x in leaves if isinstance(x, Tensor) and bool(x.isnan().any()))
-        return next((f"{at[0].key}{keystr(at[1:])}" for at in bad), "")
+        for name, part in (("args", self.args), ("kwargs", dict(self.kwargs))):
+            for at, x in tree_leaves_with_path(part):
+                if isinstance(x, Tensor) and bool(x.isnan().any()):
+                    return f"{name}{keystr(at)}"
+        return ""
 
     def run(self, module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
         """Run the pass again; return its loss in nats and the first tensor of its output.
@@ -229,7 +230,10 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
             continue
         other = words.clone()
         other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
-        put = partial(_exchanged, words, other)
+
+        def put(part: object, old: Tensor = words, new: Tensor = other) -> object:
+            return new if part is old else part
+
         args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
         changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
         if changed is not None:
@@ -237,10 +241,6 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
             if bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1]):
                 return True
     return False
-
-
-def _exchanged(old: object, new: object, part: object) -> object:
-    return new if part is old else part
 
 
 def losses_of(steps: Sequence[Step], module: nn.Module) -> list[float]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ from rksp.watch.attach.companion import (
     companion,
     has_compiled_part,
     name_of,
-    optimizer_of,
 )
 from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
 from rksp.watch.attach.log import Voice
@@ -128,7 +128,6 @@ class Session:
         self._asked: dict[str, int] = {}
         self._was_critical = False
         self._ended = 0
-        self._start_loss: float | None = None
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -177,7 +176,10 @@ class Session:
     @property
     def optimizer(self) -> Any:
         """The optimizer of the model; of several, what monitors need of them together."""
-        return optimizer_of(self.optimizers)
+        if len(self.optimizers) == 1:
+            return self.optimizers[0]
+        groups = [group for one in self.optimizers for group in one.param_groups]
+        return SimpleNamespace(parts=self.optimizers, param_groups=groups)
 
     # Moments of a step
 
@@ -353,9 +355,10 @@ class Session:
         sizes = {**sizes, "passes": self._passes, "ranks": ranks, "limit": self._limit}
         recipe = found_recipe(self.model, self.optimizers, sizes)
         self._planned = recipe.get("max_steps")
-        described = next(filter(_has_config, self.model.modules()), self.model)
-        if _has_config(described):
-            config: Any = described.config
+        configs = ((m, getattr(m, "config", None)) for m in self.model.modules())
+        known = ((m, config) for m, config in configs if hasattr(config, "to_dict"))
+        described, config = next(known, (self.model, None))
+        if config is not None:
             words, loss = getattr(config, "vocab_size", None), self._loss
             guess = math.log(words) if words else None
             asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
@@ -391,8 +394,7 @@ class Session:
         reference = self.targets.reference
         if own is None or reference is None or not math.isfinite(own):
             return
-        if self._start_loss is None:
-            self._start_loss = own
+        if not self.expected.losses:
             yield from self._continue(own, reference.nothing)
         settled = int(self._warm_at) if is_settled else None
         yield from self.expected.feed(own, reference, settled=settled)
@@ -455,7 +457,7 @@ class Session:
         with contextlib.suppress(Exception), self._kept.repeating():
             repeated = losses_of([self._kept.steps[-1]], called)[-1]
             self._is_faithful = abs(repeated - observed) <= _FAITHFUL * (1 + abs(observed))
-            if self.targets.ahead[1].value > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
+            if self.targets.ahead[1] > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
                 self._ahead = Finding(
                     name="looks ahead",
                     cause="labels",
@@ -659,7 +661,3 @@ class Session:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
         self.voice.say(f"step {self.step}{loss}{pace}, {self._alarms_so_far}")
-
-
-def _has_config(module: nn.Module) -> bool:
-    return hasattr(getattr(module, "config", None), "to_dict")

@@ -7,7 +7,6 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,23 +151,6 @@ def _follows_softmax(node: Any) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class Share:
-    """How often something holds of targets."""
-
-    hits: int = 0
-    of: int = 0
-
-    def add(self, hits: int, of: int) -> None:
-        """Count more."""
-        self.hits, self.of = self.hits + hits, self.of + of
-
-    @property
-    def value(self) -> float:
-        """The share; 0 of nothing."""
-        return self.hits / self.of if self.of else 0.0
-
-
 class Targets:
     """Counts the targets of a run, and knows the model's own loss of the present step.
 
@@ -178,18 +160,17 @@ class Targets:
         masked: Whether every target of the step is one that does not count.
         is_one: Whether all that count are the same.
         reference: What the counts say; None before a target was seen.
-        ahead: Shares of targets that are the token at their own place, one and two ahead of it.
         repeats: Steps in a row with the same targets.
     """
 
     def __init__(self) -> None:
         self.own: float | None = None
         self.masked = self.is_twice = self.is_one = False
-        self.ahead = (Share(), Share(), Share())
+        self._ahead = np.zeros((3, 2))  # how many, and of how many
         self.repeats = 0
         self._last: bytes = b""
         self._is_matching = False
-        self.dense = Share()
+        self._dense = np.zeros(2)
         self._counts: np.ndarray | None = None
         self._pairs = np.zeros((_FOLDED, _FOLDED), np.int64)
         self._passes: list[tuple[Criterion, list[Tensor]]] = []
@@ -245,18 +226,16 @@ class Targets:
         aligned = _aligned(given, targets)
         # Of an encoder and a decoder that makes its own inputs, a target for every second word.
         fewest = len(targets) if aligned else max((x.numel() for x in given), default=0)
-        self.dense.add(int(inside.sum()) if given else 0, max(fewest, len(targets)))
+        self._dense += inside.sum() * bool(given), max(fewest, len(targets))
         if aligned is not None:
             words, before = aligned
             x, y = before[inside], targets[inside]
             shape = (len(words), -1)
             rows, asked = before.reshape(shape), targets.reshape(shape)
-            for ahead, share in enumerate(self.ahead):
+            for ahead, share in enumerate(self._ahead):
                 length = rows.shape[1] - ahead
                 right = asked[:, :length] != one.ignored
-                share.add(
-                    int((rows[:, ahead:] == asked[:, :length])[right].sum()), int(right.sum())
-                )
+                share += (rows[:, ahead:] == asked[:, :length])[right].sum(), right.sum()
             code = (x % _FOLDED) * _FOLDED + y % _FOLDED
             self._pairs += np.bincount(code, minlength=_FOLDED**2).reshape(_FOLDED, _FOLDED)
 
@@ -276,10 +255,20 @@ class Targets:
             entropy=entropy_of(self._counts),
             pairs=pairs,
             information=self.information,
-            is_dense=self.dense.value > 0.5,
+            is_dense=self.is_dense,
             rows=self.rows,
             is_matching=self._is_matching,
         )
+
+    @property
+    def ahead(self) -> list[float]:
+        """The shares of targets that are the token at their own place, one and two ahead."""
+        return [hits / max(of, 1) for hits, of in self._ahead.tolist()]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every token has a target, as in language models."""
+        return bool(self._dense[0] > self._dense[1] / 2)
 
     @property
     def _spread(self) -> float | None:
@@ -313,7 +302,7 @@ class Targets:
     @property
     def information(self) -> float | None:
         """What the token at a target's place tells of it, in nats; None if few were seen."""
-        if self.dense.value <= 0.5 or self._pairs.sum() < _FEWEST:
+        if not self.is_dense or self._pairs.sum() < _FEWEST:
             return None
         folds = _FOLDED // _COARSE
         return information_of(self._pairs.reshape(folds, _COARSE, folds, _COARSE).sum((0, 2)))

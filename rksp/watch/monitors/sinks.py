@@ -262,14 +262,7 @@ def _tag(reading: Reading) -> str:
 
 def sentence(alarm: Alarm) -> str:
     """Return an alarm in one line, for logs and trackers."""
-    if alarm.text:
-        return f"{alarm.severity}: {alarm.text}"
-    where = f" at {alarm.layer}" if alarm.layer else ""
-    normal = "" if alarm.baseline is None else f" (baseline {alarm.baseline:.4g})"
-    return (
-        f"{alarm.severity}: {alarm.monitor} {alarm.quantity} {alarm.value:.4g}{normal}"
-        f"{where}, {alarm.rule}"
-    )
+    return f"{alarm.severity}: {said(alarm)}"
 
 
 def said(alarm: Alarm) -> str:
