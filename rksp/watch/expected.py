@@ -274,7 +274,7 @@ class Expected:
         part = np.array(self.losses[-max(_SETTLED, steps // 2) :])
         now = float(part[-2 * SMOOTH :].mean())
         gap = now - (known - _BELOW * unit)
-        if gap <= 0 or known < 2 * _ABOVE * unit:
+        if not gap > 0 or known < 2 * _ABOVE * unit:  # of a drifting goal it is no number
             return None
         x = np.arange(len(part)) - (len(part) - 1) / 2
         slope = float(x @ part / (x @ x))

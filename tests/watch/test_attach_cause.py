@@ -151,6 +151,14 @@ def test_of_several_criteria_those_of_one_kind_are_taken(run):
     assert [float(part) for part in criteria_of(square)[0][1:]] == [2.0 * WORDS] * 2
 
 
+def test_a_nan_that_the_model_is_given_is_the_datas(run):
+    for given, expected in ((math.nan, "data"), (1.0, "unknown")):
+        scale = torch.tensor(given)
+        run.kept.begin(run.step)
+        run.kept.add((run.batch()[:, :-1],), {"scale": scale})
+        assert run.cause(loss=math.nan, called=None)[0] == expected
+
+
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):
     run.backward()
     run.kept.steps[-1].loss = math.inf
