@@ -246,8 +246,10 @@ def _broken_off(code: int, log: Path) -> str:
     last = runs[-1].last if runs else {}
     loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    with log.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"kind": "end", "killed": how}) + "\n")
+    with log.open("a+b") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":  # and no part of a line, which only the last one may be
+            file.write(json.dumps({"kind": "end", "killed": how}).encode() + b"\n")
     return f"the run {how} after step {last.get('step', '?')}{loss}"
 
 
