@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.python_loop import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
+from rksp.recipe_files.table.names import optimizer_of
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
@@ -34,7 +36,10 @@ from rksp.recipe_files.table.spellings import (
 )
 
 _LORA_WORDS = re.compile(r"lora|dora")
+_FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
+_OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -51,7 +56,7 @@ def _first(
     for one in stated:
         if isinstance(one.value, Unresolved) or one.value == "auto":
             draft.seen.add(one.key)
-            if not usable:
+            if not usable or _passes_another(one, usable[0], field):
                 draft.unknown(field, one)
                 return None
             continue
@@ -73,6 +78,14 @@ def _first(
             draft.unknown(field, first, said)
             return None
     return first
+
+
+def _passes_another(passed: Found, first: Found, field: str) -> bool:
+    """Tell whether what a script builds with is a name of another setting than was found."""
+    if field != "learning_rate" or not isinstance(passed.value, Unresolved):
+        return False
+    name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
+    return name not in (_last(first), "lr", "learning_rate")
 
 
 def _last(found: Found) -> str:
@@ -110,10 +123,12 @@ def fill(draft: Draft) -> None:
     _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+    settle_loop(draft)
+    is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
+    settle_adapters(draft, is_module=is_module)
 
 
 def _held(draft: Draft, names: Names) -> None:
-    """Set what a run on preferences or rewards is held by, and to."""
     fields = _holding(draft)
     for field in fields:
         _plain_number(draft, names, field)
@@ -210,6 +225,7 @@ def complete(draft: Draft) -> None:
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
     _held(draft, names)
+    settle_adapters(draft)
     if draft.lacks_target:
         model(draft, names)
     elif draft.is_literal and (foreign := foreign_blocks(draft.document, asked)):
@@ -223,8 +239,18 @@ def _plain_number(draft: Draft, names: Names, field: str) -> None:
 
 
 def _rate(draft: Draft, names: Names) -> None:
+    """Set the rate; what an optimizer is built with is not it where the script sets it again."""
     found = _first(draft, names, "learning_rate", spelt("learning_rate", "rate"))
-    if found is not None:
+    if found is None:
+        return
+    is_built = found.key.startswith(f"{OPTIMIZERS}.")
+    other = names.find(spelt("learning_rate", "rate"))[-1]
+    is_alone = number(other.value) != found.value or other.key == found.key
+    if is_built and found.value == 0:
+        draft.unknown("learning_rate", found, f"{found.key} is 0 until it is set elsewhere")
+    elif is_built and is_alone and BY_HAND in draft.document.data:
+        draft.unknown("learning_rate", found, "the script sets the rate again by hand")
+    else:
         draft.put("learning_rate", found.value, found)
 
 
@@ -238,12 +264,20 @@ def _devices(draft: Draft, names: Names) -> None:
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
-    if found is None and isinstance(built, Mapping) and built:
-        word = str(next(iter(built)))
+    words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
+    found = None
+    if not words:
+        found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    else:
+        kinds = {optimizer_of(word)[0]: word for word in reversed(words)}
+        word = kinds.get("muon", words[0])
         key = f"{OPTIMIZERS}.{word}"
-        found = Found(key=key, value=word, line=draft.document.lines.get(key))
+        found = Found(key=key, value=word.split()[0], line=draft.document.lines.get(key))
+        if (len(kinds) > 1 and "muon" not in kinds) or word == "configure_optimizers":
+            draft.unknown("optimizer", found, f"the script builds {' or '.join(words)}")
+            return
     if found is not None:
         convert.put_optimizer(draft, found)
 
@@ -263,6 +297,11 @@ def _length(draft: Draft, names: Names) -> None:
     found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
+    elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
+        keys = (key for key in draft.document.leaves() if _OF_LENGTH.search(plain(key)))
+        other = draft.document.find(*keys)
+        if other is not None:
+            draft.unknown("sequence_length", other, f"{other.key} may mean it")
 
 
 def _batch(draft: Draft, names: Names) -> None:
@@ -303,12 +342,11 @@ def _batch(draft: Draft, names: Names) -> None:
 
 
 def _steps(draft: Draft, names: Names) -> None:
-    """Set the length of the run from steps, samples, tokens or epochs."""
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         found = _first(draft, names, "max_steps", spelt("max_steps", unit))
-        if found is not None and found.value > 0:
+        if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
 
 
@@ -340,6 +378,10 @@ def _precision(draft: Draft, names: Names) -> None:
             draft.look(found.key)
             convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
             return
+    for found in names.find(spelt("precision", "name")):
+        if found.value is True:  # of one that it does not name
+            draft.unknown("precision", found)
+            return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
     if named is not None and named.value.lower() not in ("no", "none"):
         convert.put_precision(draft, named)
@@ -362,39 +404,27 @@ def _of_switch(found: Found) -> str:
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    word = next(
-        (
-            one
-            for one in names.find(spelt("peft", "word"))
-            if isinstance(one.value, str) and _LORA_WORDS.search(one.value.lower())
-        ),
-        None,
-    )
-    on = next(
-        (one for one in names.find(spelt("peft", "on")) if is_on(one.value)),
-        None,
-    )
-    rank = next(
-        (
-            one
-            for one in names.find(spelt("peft", "rank"))
-            if (number(one.value) or 0) > 0
-            and (word or on or "lora" in one.key.lower())
-            and one.key not in draft.document.defaults
-        ),
-        None,
-    )
+
+    def first(part: str, holds: Callable[[Found], object]) -> Found | None:
+        return next(filter(holds, names.find(spelt("peft", part))), None)
+
+    def is_rank(one: Found) -> bool:
+        is_lora = word or on or "lora" in one.key.lower()
+        return bool((number(one.value) or 0) > 0 and is_lora) and one.key not in defaults
+
+    defaults = draft.document.defaults
+    word = first("word", lambda one: _LORA_WORDS.search(str(one.value).lower()))
+    on, bits = (first(part, lambda one: is_on(one.value)) for part in ("on", "bits"))
+    rank = first("rank", is_rank)
     said = names.find([*spelt("peft", "on"), *spelt("peft", "word")])
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in said)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
-    bits = next((one for one in names.find(spelt("peft", "bits")) if is_on(one.value)), None)
-    is_four = bits is not None or any(
-        "qlora" in str(one.value if one is word else one.key).lower()
-        for one in (word, on)
-        if one is not None
-    )
+    named = [sign, *names.find([*spelt("model", "names"), "model"])]
+    words = [str(word.value) if word else "", on.key if on else ""]
+    is_four = bits is not None or any("qlora" in one.lower() for one in words)
+    is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in named)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in names.find(spelt("peft", part)))

@@ -330,7 +330,6 @@ class Draft:
         return name in self._fields
 
     def _roots(self, *names: str) -> tuple[str, ...]:
-        """Return the assumptions that the named fields rest on."""
         found: list[str] = []
         for name in names:
             if name == "devices":
