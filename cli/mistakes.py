@@ -423,8 +423,8 @@ def _is_report(path: Path) -> bool:
 
 
 def _is_log(path: Path) -> bool:
-    from rksp.own_runs.registry import READERS
+    from rksp.calls.why import is_read
 
     if path.suffix == ".json":
         return b'"loss":' in read_head(path, _LARGEST)
-    return path.suffix not in RUN_SUFFIXES and any(one.matches(path) for one in READERS)
+    return path.suffix not in RUN_SUFFIXES and is_read(path)
