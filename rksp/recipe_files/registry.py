@@ -42,7 +42,7 @@ from rksp.recipe_files.said.origin import DECISIVE, RecipeFile
 from rksp.recipe_files.table import by_name
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
-from rksp.recipe_files.table.spellings import misspelt
+from rksp.recipe_files.table.spellings import misspelt, spoken_of
 
 # Tables of `keys.toml` and the module of their functions. The first whose marks match reads; the
 # most particular marks come first.
@@ -76,6 +76,7 @@ BY_NAME = Reader(
     name="by name", title="settings found by name", version="", source="", marks=(),
     steps=(by_name.fill,),
 )  # fmt: skip
+FIXED = "the model's own weights are not trained"
 _EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (
     ("nproc_per_node", ("nnodes",)),
@@ -160,13 +161,23 @@ def read_document(
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
                 draft = read_by(reader, document)
+        if reader is BY_NAME:
+            for base in document.lost:
+                for name in DECISIVE:
+                    if name != "objective" and not draft.knows(name):
+                        draft.unknown(name, Found(key=base, value=""), f"{base} is not read")
         _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
             found = Found(key=one.key, value="", line=one.line)
             field = "" if one.value or one.why else misspelt(one.key)
+            spoken = "" if one.value or one.why else spoken_of(one.key)
+            if one.why == FIXED and draft.value("peft") == "none":
+                draft.no_target(f"{one.key} is on: {FIXED}; name the part that is trained as TARGET.")
             if field in DECISIVE and not draft.is_read(field):
                 draft.unknown(field, found, f"{one.key} is not read, and may mean it")
+            elif spoken and not field and not draft.is_read(spoken):
+                draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")
             elif one.key == FURTHER and not draft.has_rate:
@@ -359,7 +370,10 @@ def _note_an_early_end(draft: Draft) -> None:
 
 def _launched(draft: Draft) -> None:
     """Set the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
-    flags = draft.document.launcher
+    flags = dict(draft.document.launcher)
+    with contextlib.suppress(InputError):
+        file = named_file(draft.document, str(flags.get("config_file", "")))
+        flags = {**(file.data if file is not None else {}), **flags}
     for key, others in _LAUNCHED:
         names = [name for name in (key, *others) if name in flags]
         counts = [flags[name] for name in names]

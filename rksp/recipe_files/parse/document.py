@@ -69,6 +69,7 @@ class Document:
         text: What standard input held; empty for a file.
         moved: A key that is looked for, and is not there → the key under which it stands.
         defaults: A key that the command leaves out → the script whose default it has.
+        lost: What it says that it is made of, and where; none of it was found.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class Document:
     text: str = ""
     moved: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

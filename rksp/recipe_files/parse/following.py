@@ -38,7 +38,10 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
     data = _whole(document.path, document.data, read, lost, 0)
     notes = [f"Composed with {', '.join(read)}."] if read else []
     notes += [f"{name}, which the configuration is made of, was not found." for name in lost]
-    return dataclasses.replace(document, data=data) if read else document, tuple(notes)
+    document = dataclasses.replace(document, data=data) if read else document
+    within = [key for key in document.leaves() if "." in key and key.rpartition(".")[2] in _BASES]
+    lost += [f"{key}: {found.value}" for key in within if (found := document.find(key)) is not None]
+    return dataclasses.replace(document, lost=tuple(lost)), tuple(notes)
 
 
 def launched(document: Document) -> tuple[Document, tuple[str, ...]]:

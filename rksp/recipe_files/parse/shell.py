@@ -47,6 +47,7 @@ class _Variables(ChainMap[str, list[Word]]):
         self.fixed: set[str] = set()  # names that cannot be set again
         self.spent = 0  # characters expanded so far
         self.in_function = False  # whose arguments are not the script's
+        self.empty: set[str] = set()  # names whose defaults are set now, where they have no value
         self.is_open = False  # a file that is not read may have set any of them
 
     def forget(self, line: int, *names: str) -> None:
@@ -78,6 +79,8 @@ _ENVIRONMENT = re.compile(
 )
 _SET_BY_SUM = re.compile(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^]=]*\]\+?=")
+_OF_ARGUMENTS = re.compile(r"\$([1-9]|OPTARG)|\$\{([1-9]|OPTARG)(#\*=)?\}")
+_EMPTY = re.compile(r"\[{1,2} (?:-z|!) \$\{?([A-Za-z_]\w*)(?::?-)?\}? \]{1,2}")  # a test for a default
 _CALLS = 200  # of functions, in all
 
 
@@ -158,6 +161,9 @@ class _Script:
                     self.variables.maps.pop(0)
                 if (first in ("else", "elif") and depth == dead) or depth < dead:
                     dead = 0
+                if first in ("if", "else", "elif", "fi"):
+                    tested = _EMPTY.fullmatch(" ".join(word.text for word in words))
+                    self.variables.empty = {tested[1]} if tested and first == "if" else set()
                 if first == "if" and [word.text for word in words[:2]] in (
                     ["false"],
                     ["!", "true"],
@@ -375,7 +381,10 @@ def _assign(
         if is_conditional and is_added:
             value = _perhaps(value)
         elif is_conditional and (known := variables.get(name)) and value[: len(known)] != known:
-            value = [Word(ELSEWHERE, first.line)]
+            if _OF_ARGUMENTS.fullmatch(rest):  # an option of the script, read at its default
+                value = known
+            elif name not in variables.empty or known[0].text != ELSEWHERE:
+                value = [Word(ELSEWHERE, first.line)]
         if not is_kept:
             own[name] = value
         elif name not in variables.fixed:

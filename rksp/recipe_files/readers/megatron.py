@@ -163,7 +163,8 @@ def _model(draft: Draft) -> None:
         draft.put("objective", "mlm", Found(key=draft.document.program, value="mlm"))
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
-    if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
+    kinds = f"{program} {draft.word('tokenizer_type')}"
+    if any(word in kinds for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     rate = draft.amount("decoupled_lr")

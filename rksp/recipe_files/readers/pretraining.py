@@ -218,13 +218,20 @@ def _hugging_face_model(draft: Draft) -> None:
         )
 
 
+_BERT = words(
+    "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings "
+    "vocab_size hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range"
+)
+
+
 def _composer_model(draft: Draft) -> None:
     name = draft.text("model.name")
     base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
         draft.put("objective", "mlm", name)
-    settings = draft.mapping("model.model_config")
+    stated = draft.mapping("model.model_config")
+    settings = {key: stated.get(key) for key in _BERT}
     if base is not None and starts is not None and starts.value is True:
         draft.names_weights = True
         draft.describe(base.value, settings)

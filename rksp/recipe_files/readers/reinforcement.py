@@ -21,9 +21,11 @@ def _rollouts(draft: Draft) -> None:
     mini = draft.number_or(256, f"{_ACTOR}.ppo_mini_batch_size")
     group = draft.number_or(1, "actor_rollout_ref.rollout.n")
     size, each = int(mini.value), int(group.value)
+    prompts = draft.number_or(1024, "data.train_batch_size")
+    if not mini.key and prompts.value < size:  # verl refuses it; another program cuts it otherwise
+        mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
-    prompts = draft.number_or(1024, "data.train_batch_size")
     whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
     if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
         draft.put("generations", int(agents.value), agents)

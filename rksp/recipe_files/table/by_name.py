@@ -117,9 +117,22 @@ def _held(draft: Draft, names: Names) -> None:
     fields = _holding(draft)
     for field in fields:
         _plain_number(draft, names, field)
+        off = next((s for key in draft.keys_of(field) if (s := _switch_off(draft, key))), None)
+        if off is not None:
+            draft.put(field, 0.0, off, text=f"{off.key} is off")
     for one in names.find(spelt("reference", "model"), anywhere=True) if fields else ():
         draft.look(one.key)
         draft.note(f"The run is held to the reference model {one.value}.")
+
+
+def _switch_off(draft: Draft, key: str) -> Found | None:
+    """Return the switch of a coefficient that is off: `use_kl_loss` beside `kl_loss_coef`."""
+    home, _, name = key.rpartition(".")
+    term = plain(name).rpartition("_")[0]
+    places = [f"{home}." if home else "", f"{home.rpartition('.')[0]}." if "." in home else ""]
+    switches = [f"{place}use_{term}{end}" for place in places for end in ("", "_in_reward")]
+    found = draft.document.find(*switches) if term else None
+    return None if found is None or is_on(found.value) else found
 
 
 def _holding(draft: Draft) -> tuple[str, ...]:
@@ -280,7 +293,9 @@ def _batch(draft: Draft, names: Names) -> None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
-    prompts = kinds["mini"] or (kinds["prompts"] if total is None else None)
+    rolled = kinds["prompts"]
+    is_rolled = rolled is not None and (total is None or total.key == rolled.key)
+    prompts = kinds["mini"] or (rolled if is_rolled else None)
     if is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"

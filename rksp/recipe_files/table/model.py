@@ -39,8 +39,12 @@ def model(draft: Draft, names: Names | None = None) -> None:
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = (one for one in names.strings() if _known(one.value))
-        weights = next(others, None)
+        others = [one for one in names.strings() if _known(one.value)]
+        if len({one.value for one in others}) > 1:
+            first, second = (f"{one.key} names {one.value}" for one in others[:2])
+            draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")
+            return
+        weights = next(iter(others), None)
     if weights is not None:
         _weights(draft, weights, is_scratch)
         _resized(draft, weights)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import NAMES
 from rksp.recipe_files.parse.values import Unresolved
@@ -27,8 +28,11 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
     first: Found | None = None
     is_guess = True
     names = names or Names(draft.document)
+    if draft.is_unknown("objective"):
+        return
     if draft.knows("objective"):
         if draft.value("objective") != "lm":
+            _taught(draft, names)
             return
         first, allowed, is_guess = Found(key="", value="lm"), list(_SUPERVISED), False
     for found, means, is_weak in sorted(_signs(draft.document, names), key=lambda sign: sign[2]):
@@ -55,6 +59,15 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
         return
     meant = chosen[0] if len(chosen) == 1 else allowed[0]
     draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
+
+
+def _taught(draft: Draft, names: Names) -> None:
+    """Leave the objective of a run on rewards unknown where a teacher is followed as well."""
+    for found, means, is_weak in _signs(draft.document, names):
+        if means == ["distillation"] and not is_weak and draft.value("objective") in REINFORCED:
+            said = f"{_words_of(found)} speaks for distillation beside rewards"
+            draft.unknown("objective", found, said)
+            return
 
 
 def _doubt(draft: Draft, names: Names) -> None:

@@ -20,9 +20,9 @@ PREFERRED = ("preference_beta",)
 REWARDED = ("kl_coefficient", "generations", "clip_range")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
-_MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
+_MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load|policy|student")
 _NO_MODEL = re.compile(
-    r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
+    r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio|hub|push|run_|experiment|project"
 )
 _PASSED = re.compile(r"^[A-Za-z_][\w.\[\]'\"]*$")  # the name of what stands elsewhere
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
@@ -143,6 +143,15 @@ def misspelt(key: str) -> str:
         if is_told and not near and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
             near = field
     return near
+
+
+def spoken_of(key: str) -> str:
+    """Return the field that the words of a key speak of, though its name is none of those known."""
+    words = set(re.split(r"[^a-z0-9]+|_", plain(key.rpartition(".")[2])))
+    for needed, field in thesaurus()["spoken"].items():
+        if all(words.intersection(some.split("|")) for some in needed.split()):
+            return str(field)
+    return ""
 
 
 @cache
