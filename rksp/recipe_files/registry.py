@@ -23,7 +23,7 @@ from rksp.recipe_files.parse.document import (
     unwrapped,
     unwrapped_lines,
 )
-from rksp.recipe_files.parse.following import composed, launched, with_defaults
+from rksp.recipe_files.parse.following import composed, launched, merged, with_defaults
 from rksp.recipe_files.parse.python_loop import OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
 from rksp.recipe_files.readers import (
@@ -173,7 +173,7 @@ def read_document(
             field = "" if one.value or one.why else misspelt(one.key)
             spoken = "" if one.value or one.why else spoken_of(one.key)
             if one.why == FIXED and draft.value("peft") == "none":
-                draft.no_target(f"{one.key} is on: {FIXED}; name the part that is trained as TARGET.")
+                draft.no_target(f"{one.key}: {FIXED}; name the part that is trained as TARGET.")
             if field in DECISIVE and not draft.is_read(field):
                 draft.unknown(field, found, f"{one.key} is not read, and may mean it")
             elif spoken and not field and not draft.is_read(spoken):
@@ -288,8 +288,8 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
         return document, ()
     both = dataclasses.replace(
         file,
-        data={**file.data, **document.data},
-        lines={key: line for key, line in file.lines.items() if key not in document.data},
+        data=merged(file.data, document.data),
+        lines={key: line for key, line in file.lines.items() if document.find(key) is None},
         launcher=document.launcher,
         written=document.written,
     )

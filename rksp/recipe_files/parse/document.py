@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -202,7 +203,7 @@ def load_document(path: Path) -> Document:
 def _loaded(path: Path, text: str, suffix: str) -> Document:
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        command = read_shell(text)
+        command = read_shell(text, partial(_included, [path]))
         scripts = [text for name, text in command.written.items() if name.endswith(_SHELL)]
         inner = next((c for c in map(read_shell, scripts) if c.program), command)
         command = command if command.program else inner
@@ -210,6 +211,16 @@ def _loaded(path: Path, text: str, suffix: str) -> Document:
             return Document(path=path, syntax="shell", **command._asdict())
         text, suffix = command.written["-"], ".py"
     return _document(path, text, suffix)
+
+
+def _included(scripts: list[Path], name: str) -> str:
+    """Return the text of a file of the repository that one of the scripts includes, the next."""
+    there = next((found for one in reversed(scripts) if (found := beside(one, name))), None)
+    with contextlib.suppress(InputError):
+        if there is not None:
+            scripts.append(there)
+            return read_text(there, CODE.most)
+    return ""
 
 
 def _document(path: Path, text: str, suffix: str) -> Document:

@@ -20,7 +20,8 @@ from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, mentioned
 from rksp.recipe_files.parse.python_script import names_of
-from rksp.recipe_files.parse.shell_command import CHOICE
+from rksp.recipe_files.parse.shell_command import CHOICE, SCRIPT
+from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Unresolved
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
@@ -67,7 +68,7 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
         whole = _whole(file, {**base.data, "defaults": groups}, read, [], 0)
         is_command = document.syntax == "shell"
         own = {k: v for k, v in document.data.items() if is_command and k not in _OF_LAUNCH}
-        data = _merged(whole, _without_choices(own, whole))
+        data = merged(whole, _without_choices(own, whole))
         lines = {k: line for k, line in document.lines.items() if document.find(k) is not None}
         note = f"Composed with {', '.join([file.name, *read])}, which {script.name} names."
         return dataclasses.replace(document, data=data, lines=lines), (note,)
@@ -97,7 +98,9 @@ def _script(document: Document) -> Path | None:
     """Return the script that a command starts, where it stands in the repository."""
     if document.syntax == "python":
         return document.path
-    module = str(document.program or document.data.get("m", ""))
+    module = str(document.launcher.get(SCRIPT, document.program) or document.data.get("m", ""))
+    if there := beside(document.path, module.rpartition(ELSEWHERE)[2].lstrip("/")):
+        return there
     return beside(
         document.path, module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
     )
@@ -121,7 +124,7 @@ def _chosen(entry: object, choices: Mapping[str, str]) -> object:
     if not isinstance(entry, Mapping):
         return entry
     return {
-        group: choices.get(_group(group), name) if isinstance(name, str) else name
+        group: choices.get(_group(group), name) if name is None or isinstance(name, str) else name
         for group, name in entry.items()
     }
 
@@ -150,7 +153,7 @@ def _whole(
     is_last = True
     for package, name in _named(data):
         if name == "_self_":
-            found, is_last = _merged(found, own), False
+            found, is_last = merged(found, own), False
             continue
         there = _place(path, name)
         if there is None or depth >= _DEEPEST or len(read) >= _MOST:
@@ -165,8 +168,8 @@ def _whole(
             head = read_head(there, 200).decode("utf-8", "replace")
             for part in reversed(() if f"@package {_GLOBAL}" in head else package):
                 inner = {part: inner}
-            found = _merged(found, inner)
-    return _merged(found, own) if is_last else found
+            found = merged(found, inner)
+    return merged(found, own) if is_last else found
 
 
 def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -202,10 +205,11 @@ def _place(path: Path, name: str) -> Path | None:
     return None
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others above them, section by section."""
     found = dict(below)
     for key, value in above.items():
         other = found.get(key)
         is_section = isinstance(other, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(definite(other), value) if is_section else value
+        found[key] = merged(definite(other), value) if is_section else value
     return found

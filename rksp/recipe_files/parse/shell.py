@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 from rksp.recipe_files.parse.python_values import literal
@@ -17,6 +18,7 @@ from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of,
 from rksp.recipe_files.parse.shell_words import (
     ASSIGNMENT,
     ELSEWHERE,
+    JOINED,
     Word,
     WordReader,
     balanced,
@@ -80,20 +82,24 @@ _ENVIRONMENT = re.compile(
 _SET_BY_SUM = re.compile(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^]=]*\]\+?=")
 _OF_ARGUMENTS = re.compile(r"\$([1-9]|OPTARG)|\$\{([1-9]|OPTARG)(#\*=)?\}")
-_EMPTY = re.compile(r"\[{1,2} (?:-z|!) \$\{?([A-Za-z_]\w*)(?::?-)?\}? \]{1,2}")  # a test for a default
+_EMPTY = re.compile(
+    r"\[{1,2} (?:-z|!) \$\{?([A-Za-z_]\w*)(?::?-)?\}? \]{1,2}"
+)  # a test for a default
+_INNER = re.compile(r"(^|/)(ba|z|da)?sh$")
 _CALLS = 200  # of functions, in all
 
 
-def read_shell(text: str) -> CommandLine:
+def read_shell(text: str, find: Callable[[str], str] | None = None) -> CommandLine:
     """Return the command of a script that has the most settings, as the shell would start it.
 
     A number that another command gives otherwise, where both give a learning rate, is not known.
+
+    Args:
+        text: The script.
+        find: Returns the text of a file that the script includes; empty where there is none.
     """
-    text, documents = _without_documents(text)
-    reader = WordReader(text)
-    statements = [(words, reader.ended_by) for words in reader.statements()]
-    script = _Script(documents)
-    script.run(statements)
+    script = _Script(find)
+    script.include(text)
     if not any(command.program for command in script.commands):
         for name in list(script.bodies):  # perhaps called in a way that is not followed
             script.call(name)
@@ -132,15 +138,28 @@ def _word(value: object) -> str:
 class _Script:
     """A script as it would run: what its statements set, and the commands that they start."""
 
-    def __init__(self, documents: Mapping[int, tuple[bool, int, str]]) -> None:
+    def __init__(self, find: Callable[[str], str] | None) -> None:
         self.variables = _Variables()
         self.variables["HOME"] = [Word("~", 1)]
         self.commands: list[CommandLine] = []
         self.written: dict[str, str] = {}
         self.bodies: dict[str, list[_Statement]] = {}
-        self._documents = documents
+        self._find = find
+        self._documents: dict[int, tuple[bool, int, str]] = {}
         self._has_ended, self._calls = False, 0
         self._outer: dict[str, list[Word]] = {}  # what local variables stand before
+
+    def include(self, text: str, *, at: int = 0, is_conditional: bool = False) -> None:
+        """Follow a text: the whole, a file that it includes `at` a line, or `bash -c TEXT`."""
+        outer = self._documents
+        text, self._documents = _without_documents(text)
+        reader = WordReader(text)
+        statements = [(words, reader.ended_by) for words in reader.statements()]
+        if at:
+            statements = [([replace(word, line=at) for word in words], end)
+                          for words, end in statements]  # fmt: skip
+        self.run(statements, is_conditional=is_conditional)
+        self._documents = outer
 
     def run(self, statements: Sequence[_Statement], *, is_conditional: bool = False) -> None:
         """Follow statements in their order; the bodies of functions where they are called."""
@@ -220,7 +239,7 @@ class _Script:
             words = words[1:] if first == "exec" else []
         if first in ("source", "."):
             if len(words) > 1 and not _ENVIRONMENT.search(words[1].text):
-                variables.forget(line)
+                self._include_file(words[1], is_conditional=is_conditional)
             return
         for name in _set_unseen(words):
             variables.forget(line, name)
@@ -232,6 +251,13 @@ class _Script:
             return
         if not words or first in _SAYING or first.startswith("(("):
             return
+        texts = [word.text for word in words]
+        at = next((i for i, text in enumerate(texts[:-2]) if _INNER.search(text)), len(texts))
+        if re.fullmatch(r"-\w*c", "".join(texts[at + 1 : at + 2])) and self._calls < _CALLS:
+            self._calls += 1
+            above, inner = "\n" * (words[at + 2].line - 1), texts[at + 2].replace(JOINED, "\\\n")
+            self.include(above + re.sub(r'\\(["$`])', r"\1", inner))
+            return
         if first in ("bash", "sh"):  # it sees what stands before it
             variables.maps.insert(0, own)
         found = command_of(_expand(words, variables))
@@ -240,6 +266,17 @@ class _Script:
             self.commands.append(found._replace(launcher=launcher))
         if first in ("bash", "sh"):
             variables.maps.pop(0)
+
+    def _include_file(self, word: Word, *, is_conditional: bool) -> None:
+        """Follow a file that is included, where it is found; else every variable is unknown."""
+        named = "".join(part.text for part in _expand_word(word, self.variables))
+        name = named.rpartition(ELSEWHERE)[2].lstrip("/")
+        text = self._find(name) if self._find is not None and name and self._calls < _CALLS else ""
+        if not text:
+            self.variables.forget(word.line)
+            return
+        self._calls += 1
+        self.include(text, at=word.line, is_conditional=is_conditional)
 
 
 def _set_unseen(words: Sequence[Word]) -> Iterator[str]:

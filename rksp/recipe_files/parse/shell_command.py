@@ -12,6 +12,7 @@ from rksp.recipe_files.parse.shell_words import ELSEWHERE, Word, is_end, is_flag
 from rksp.recipe_files.parse.values import Unresolved, read_number
 
 CHOICE = "()"  # key of the choice of a group that has settings of its own beside it
+SCRIPT = "()"  # key of the launcher: the script with its folder
 FURTHER = "further settings"  # key of those that a command takes from a place that is not read
 _BELOW = re.compile(rf"{ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _PROGRAM = re.compile(
@@ -24,6 +25,7 @@ _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
+_CONFIG = re.compile(r"^(--|\+{0,2})(config|cfg|config_file|config-file|config_path)=")
 RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
 
 
@@ -56,11 +58,14 @@ def command_of(words: list[Word]) -> CommandLine:
     lines: dict[str, int] = {}
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
+    if at >= 0 and texts[at].endswith(".py"):
+        launcher[SCRIPT] = texts[at]
     read = [Word(ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
     _take_flags(words[at + 1 :] + read, data, lines)
+    said = [_CONFIG.sub("", text) for text in texts[at:]] if at >= 0 else []
     named = (
         text
-        for before, text in pairwise(texts[at:] if at >= 0 else ())
+        for before, text in pairwise(said)
         if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
     )
     return CommandLine(

@@ -20,6 +20,7 @@ from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.model import foreign_blocks, model
+from rksp.recipe_files.table.names import precision_of
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
@@ -300,6 +301,9 @@ def _batch(draft: Draft, names: Names) -> None:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"
         draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
+    elif is_rl and answers is not None and (doubtful := _uncounted(kinds, answers)) is not None:
+        said = f"{doubtful.key} may count prompts or their {answers.value:g} answers"
+        draft.unknown("batch_size", doubtful, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -311,10 +315,20 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
+    elif size is not None and size == bare and (draft.devices or 1) > 1:
+        said = f"{size.key} may be the batch of one device or of all {draft.devices}"
+        draft.unknown("batch_size", size, said)
     elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
+
+
+def _uncounted(kinds: Mapping[str, Found | None], answers: Found) -> Found | None:
+    """Return a batch under rewards that may count prompts: no larger than those of a rollout."""
+    total, rolled = kinds["whole"] or kinds["plain"], kinds["prompts"]
+    is_plain = total is None or answers.value <= 1 or (rolled and total.value > rolled.value)
+    return None if is_plain else total
 
 
 def _steps(draft: Draft, names: Names) -> None:
@@ -356,7 +370,7 @@ def _precision(draft: Draft, names: Names) -> None:
             convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
-    if named is not None and named.value.lower() not in ("no", "none"):
+    if named is not None and precision_of(named.value) is not None:
         convert.put_precision(draft, named)
         return
     for found in names.find([*spelt("model", "names"), "model"]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rksp.ground.model import definite
@@ -165,6 +165,12 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
             if amount is not None and amount >= 1 and setting not in sizes:
                 sizes[setting], used[setting] = int(amount), spelling
                 draft.look(definite(found).key)
+    within = dict(_within(data))
+    for setting in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        amounts = (number(within.get(one)) for one in spelt("shape", setting))
+        amount = next((one for one in amounts if one is not None and one >= 1), None)
+        if setting not in sizes and amount is not None and prefix:
+            sizes[setting] = int(amount)
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
@@ -172,6 +178,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         return False
     foreign = [one for one in spelt("shape", "foreign") if one in known and data[known[one]]]
     foreign += [one for one in known if _BLOCKS.search(one) and is_on(data[known[one]])]
+    foreign += [one for one in spelt("shape", "foreign") if prefix and is_on(within.get(one, 0))]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
@@ -209,6 +216,16 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
     return True
+
+
+def _within(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of the parts of a model, in lists too, by their plain names."""
+    parts = data.items() if isinstance(data, Mapping) else enumerate(data)
+    for name, value in parts:
+        if isinstance(value, Mapping | list) and plain(str(name)) not in spelt("elsewhere"):
+            inner = value.items() if isinstance(value, Mapping) else ()
+            yield from ((plain(str(key)), one) for key, one in inner)
+            yield from _within(value)
 
 
 def foreign_blocks(document: Document, asked: set[str]) -> str:

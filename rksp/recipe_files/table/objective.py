@@ -63,8 +63,9 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
 
 def _taught(draft: Draft, names: Names) -> None:
     """Leave the objective of a run on rewards unknown where a teacher is followed as well."""
-    for found, means, is_weak in _signs(draft.document, names):
-        if means == ["distillation"] and not is_weak and draft.value("objective") in REINFORCED:
+    signs = _signs(draft.document, names) if draft.value("objective") in REINFORCED else ()
+    for found, means, is_weak in signs:
+        if means == ["distillation"] and not is_weak and found.key != NAMES:
             said = f"{_words_of(found)} speaks for distillation beside rewards"
             draft.unknown("objective", found, said)
             return
@@ -94,17 +95,17 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
     said = thesaurus()["objective"]
     program = plain(document.program)
     named = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
-    for meaning, listed in said["words"].items():
-        if set(named) & set(listed.split()):
-            yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
-            break
+    meanings = (one for one, listed in said["words"].items() if {*named} & {*listed.split()})
+    meaning = next(meanings, "")
+    if meaning:
+        yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
     script = plain(str(document.data.get(NAMES, "")))
-    for meaning, listed in said["functions"].items():
+    for shown, listed in said["functions"].items():
         found_word = next(
             (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
         )
         if found_word is not None:
-            yield Found(key=NAMES, value=found_word), meaning.split(), False
+            yield Found(key=NAMES, value=found_word), shown.split(), bool(meaning)
     rolled = set(spelt("objective", "rolled"))
     for key in document.stated().leaves():
         one = document.find(key)
