@@ -151,7 +151,8 @@ def read_document(
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
             is_believed = draft.explains_a_third or is_own
             by_name.complete(draft)
-            is_foreign = not knows_objective and draft.value("objective") in REINFORCED
+            is_own_objective = knows_objective and reader.name != "hugging-face"
+            is_foreign = not is_own_objective and draft.value("objective") in REINFORCED
             if trainer is not None and not is_believed:
                 raise InputError(
                     f"{document.path} has {draft.explained} of its {len(document.leaves())} "
@@ -171,12 +172,16 @@ def read_document(
         for one in left:
             found = Found(key=one.key, value="", line=one.line)
             field = "" if one.value or one.why else misspelt(one.key)
-            spoken = "" if one.value or one.why else spoken_of(one.key)
+            setting = document.find(one.key)
+            is_number = setting is not None and not isinstance(setting.value, bool)
+            spoken = spoken_of(one.key) if is_number and not one.value and not one.why else ""
             if one.why == FIXED and draft.value("peft") == "none":
                 draft.no_target(f"{one.key}: {FIXED}; name the part that is trained as TARGET.")
             if field in DECISIVE and not draft.is_read(field):
                 draft.unknown(field, found, f"{one.key} is not read, and may mean it")
-            elif spoken and not field and not draft.is_read(spoken):
+            elif (
+                spoken and not field and not draft.is_read(spoken) and not draft.is_unknown(spoken)
+            ):
                 draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")

@@ -85,6 +85,7 @@ _OF_ARGUMENTS = re.compile(r"\$([1-9]|OPTARG)|\$\{([1-9]|OPTARG)(#\*=)?\}")
 _EMPTY = re.compile(
     r"\[{1,2} (?:-z|!) \$\{?([A-Za-z_]\w*)(?::?-)?\}? \]{1,2}"
 )  # a test for a default
+_DEVICES = re.compile(r"(?i)^(num|n)_?(devices|gpus?)$")
 _INNER = re.compile(r"(^|/)(ba|z|da)?sh$")
 _CALLS = 200  # of functions, in all
 
@@ -380,7 +381,9 @@ _HERE_WORD = re.compile(r"<<(?!<)")
 def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
     """Return the processes that ms-swift and LLaMA-Factory start, from their variables."""
     if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
-        return {}
+        counted = (words[0].text for name, words in variables.items() if _DEVICES.search(name))
+        counts = {int(text) for text in counted if text.isdecimal()}
+        return {"num_gpus": counts.pop()} if len(counts) == 1 else {}
     texts = {name: variables[name][0].text for name in _PROCESSES if variables.get(name)}
     return {_PROCESSES[name]: int(text) for name, text in texts.items() if text.isdecimal()}
 

@@ -36,6 +36,7 @@ from rksp.recipe_files.table.spellings import (
 
 _LORA_WORDS = re.compile(r"lora|dora")
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
+_OF_PRECISION = re.compile(r"precision|dtype|(^|_)(amp|bf16|fp16|half)($|_)")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -297,7 +298,10 @@ def _batch(draft: Draft, names: Names) -> None:
     rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
-    if is_rl and prompts is not None and prompts.value > 0:
+    if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
+        said = f"{size.key} and {steps.key} are those of devices that are not told"
+        draft.unknown("batch_size", size, said)
+    elif is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"
         draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
@@ -382,6 +386,10 @@ def _precision(draft: Draft, names: Names) -> None:
                 draft, stored, is_pure=is_pure, text=f"as {found.value} is stored"
             )
             return
+
+    doubtful = next(names.like(_OF_PRECISION), None)
+    if doubtful is not None:
+        draft.unknown("precision", doubtful, f"{doubtful.key} is {doubtful.value!s:.40}")
 
 
 def _of_switch(found: Found) -> str:

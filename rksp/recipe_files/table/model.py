@@ -51,7 +51,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
         return
     if _literal(draft, draft.document.data, ""):
         return
-    types = [*named, *names.find(spelt("model", "type"))]
+    is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
+    types = [] if is_tuned else [*named, *names.find(spelt("model", "type"))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if isinstance(one.value, str) and is_type(one.value) and not has_path:

@@ -101,6 +101,15 @@ class Names:
                     found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
+    def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
+        """Yield what is on under names like a pattern, of the trained model."""
+        for leaf in (
+            one for last, of in self._by_last.items() if pattern.search(last) for one in of
+        ):
+            found = None if leaf.is_elsewhere else self.document.find(leaf.key)
+            if found is not None and is_on(found.value):
+                yield found
+
     def strings(self) -> Iterator[Found]:
         """Yield all settings that are words and may name the model."""
         for leaves in self._by_last.values():
@@ -147,7 +156,8 @@ def misspelt(key: str) -> str:
 
 def spoken_of(key: str) -> str:
     """Return the field that the words of a key speak of, though its name is none of those known."""
-    words = set(re.split(r"[^a-z0-9]+|_", plain(key.rpartition(".")[2])))
+    *home, name = map(plain, key.split("."))
+    words = set() if {*home} & {*spelt("elsewhere")} else set(re.split(r"[^a-z0-9]+|_", name))
     for needed, field in thesaurus()["spoken"].items():
         if all(words.intersection(some.split("|")) for some in needed.split()):
             return str(field)
