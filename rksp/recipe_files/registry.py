@@ -149,7 +149,8 @@ def read_document(
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
-            is_believed = draft.explains_a_third or is_own
+            is_plain = reader.name == "hugging-face" and document.syntax != "shell"
+            is_believed = draft.explains_a_third or (is_own and not is_plain)
             by_name.complete(draft)
             is_own_objective = knows_objective and reader.name != "hugging-face"
             is_foreign = not is_own_objective and draft.value("objective") in REINFORCED

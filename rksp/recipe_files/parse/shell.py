@@ -31,7 +31,7 @@ _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*|[1-9])"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
 _OPENS = {"if", "for", "while", "until", "case", "select"}
@@ -259,14 +259,27 @@ class _Script:
             above, inner = "\n" * (words[at + 2].line - 1), texts[at + 2].replace(JOINED, "\\\n")
             self.include(above + re.sub(r'\\(["$`])', r"\1", inner))
             return
+        if first in ("bash", "sh") and len(words) > 1 and words[1].text.endswith((".sh", ".bash")):
+            self._start_script(list(_expand(words[1:], variables)), own)
+            return
         if first in ("bash", "sh"):  # it sees what stands before it
             variables.maps.insert(0, own)
         found = command_of(_expand(words, variables))
-        if weight(found) > (0, False):
+        if any(weight(found)):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
         if first in ("bash", "sh"):
             variables.maps.pop(0)
+
+    def _start_script(self, words: Sequence[Word], own: Mapping[str, list[Word]]) -> None:
+        """Follow another script, which sees its arguments and what stands before its command."""
+        given = {str(i): [word] for i, word in enumerate(words[1:10], start=1)}
+        outer, self.variables.maps = self.variables.maps, [{**own, **given}, *self.variables.maps]
+        name = words[0].text.rpartition(ELSEWHERE)[2].lstrip("/")
+        text = self._find(name) if self._find is not None and self._calls < _CALLS else ""
+        self._calls += 1
+        self.include(text, at=words[0].line)
+        self._has_ended, self.variables.maps = False, outer
 
     def _include_file(self, word: Word, *, is_conditional: bool) -> None:
         """Follow a file that is included, where it is found; else every variable is unknown."""

@@ -142,7 +142,8 @@ def _scalar(text: str) -> object:
     return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
 
 
-def weight(command: CommandLine) -> tuple[int, bool]:
+def weight(command: CommandLine) -> tuple[bool, int, bool]:
     """Return how much a command says of a run; `mkdir -p FOLDER` says nothing."""
-    size = len(command.data)
-    return size if size > 2 or command.program else 0, bool(command.file)
+    size = len(command.lines)
+    has_rate = any(RATE.search(key) for key in command.lines)
+    return has_rate, size if size > 2 or command.program else 0, bool(command.file)

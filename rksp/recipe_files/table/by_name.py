@@ -37,6 +37,7 @@ from rksp.recipe_files.table.spellings import (
 _LORA_WORDS = re.compile(r"lora|dora")
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"precision|dtype|(^|_)(amp|bf16|fp16|half)($|_)")
+_OF_SWITCH = re.compile(r"^(use_)?(bf16|fp16|bfloat16|float16)($|_bfloat16$)")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -368,6 +369,11 @@ def _lowest(draft: Draft, names: Names) -> None:
 
 
 def _precision(draft: Draft, names: Names) -> None:
+    kinds = {precision_of(plain(one.key)) for one in names.like(_OF_SWITCH)}
+    if len(kinds) > 1:
+        both = next(names.like(_OF_SWITCH))
+        draft.unknown("precision", both, f"{both.key} is on, and another kind too")
+        return
     for found in names.find(spelt("precision", "on")):
         if str(found.value).lower() in ("true", "1", "yes"):
             draft.look(found.key)
