@@ -364,7 +364,6 @@ def _named(name: str) -> Reader:
 
 
 def _note_an_early_end(draft: Draft) -> None:
-    """Say where the rate has fallen to its lowest long before the run ends."""
     parts = ("warmup_steps", "decay_steps", "max_steps")
     if draft.value("schedule") == "wsd" or not all(map(draft.is_read, parts)):
         return
@@ -375,7 +374,6 @@ def _note_an_early_end(draft: Draft) -> None:
 
 
 def _launched(draft: Draft) -> None:
-    """Set the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
     flags = dict(draft.document.launcher)
     with contextlib.suppress(InputError):
         file = named_file(draft.document, str(flags.get("config_file", "")))
@@ -390,7 +388,6 @@ def _launched(draft: Draft) -> None:
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
-    """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
     data = {_named_flag(key): value for key, value in arguments.items()}
     lines = lines_below(document.lines, "MODEL_ARGS")
     lines = {_named_flag(key): line for key, line in lines.items()}

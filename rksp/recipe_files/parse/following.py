@@ -95,7 +95,6 @@ def with_defaults(document: Document) -> Document:
 
 
 def _script(document: Document) -> Path | None:
-    """Return the script that a command starts, where it stands in the repository."""
     if document.syntax == "python":
         return document.path
     module = str(document.launcher.get(SCRIPT, document.program) or document.data.get("m", ""))
@@ -120,7 +119,6 @@ def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _chosen(entry: object, choices: Mapping[str, str]) -> object:
-    """Return an entry of Hydra's defaults with what a command chooses."""
     if not isinstance(entry, Mapping):
         return entry
     return {
@@ -193,7 +191,6 @@ def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _place(path: Path, name: str) -> Path | None:
-    """Return the file of this name near a configuration, within its repository."""
     names = [name] if name.endswith(_SUFFIXES) else [f"{name}{suffix}" for suffix in _SUFFIXES]
     root = folders_above(path)[-1].resolve()
     for folder in folders_above(path):

@@ -111,7 +111,6 @@ def read_shell(text: str, find: Callable[[str], str] | None = None) -> CommandLi
 
 
 def _agreed(best: CommandLine, commands: Sequence[CommandLine]) -> CommandLine:
-    """Return a command without the numbers in which another one that trains differs."""
     rates = {key for key in best.data if RATE.search(key)}
     if not rates:
         return best
@@ -137,8 +136,6 @@ def _word(value: object) -> str:
 
 
 class _Script:
-    """A script as it would run: what its statements set, and the commands that they start."""
-
     def __init__(self, find: Callable[[str], str] | None) -> None:
         self.variables = _Variables()
         self.variables["HOME"] = [Word("~", 1)]
@@ -272,7 +269,6 @@ class _Script:
             variables.maps.pop(0)
 
     def _start_script(self, words: Sequence[Word], own: Mapping[str, list[Word]]) -> None:
-        """Follow another script, which sees its arguments and what stands before its command."""
         given = {str(i): [word] for i, word in enumerate(words[1:10], start=1)}
         outer, self.variables.maps = self.variables.maps, [{**own, **given}, *self.variables.maps]
         name = words[0].text.rpartition(ELSEWHERE)[2].lstrip("/")
@@ -282,7 +278,6 @@ class _Script:
         self._has_ended, self.variables.maps = False, outer
 
     def _include_file(self, word: Word, *, is_conditional: bool) -> None:
-        """Follow a file that is included, where it is found; else every variable is unknown."""
         named = "".join(part.text for part in _expand_word(word, self.variables))
         name = named.rpartition(ELSEWHERE)[2].lstrip("/")
         text = self._find(name) if self._find is not None and name and self._calls < _CALLS else ""
@@ -294,7 +289,6 @@ class _Script:
 
 
 def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
-    """Yield the variables that a statement sets to what is not followed."""
     first, second = ([word.text for word in words] + ["", ""])[:2]
     if first.startswith("(("):
         yield from (a or b for a, b in _SET_BY_SUM.findall(first))
@@ -306,7 +300,6 @@ def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
 
 
 def _defined(words: Sequence[Word]) -> str:
-    """Return the function that a statement begins to define; empty if it defines none."""
     if words[0].text == "function" and len(words) > 1:
         return words[1].text.removesuffix("()")
     named = words[0].text.endswith("()") and not words[0].whole
@@ -372,7 +365,6 @@ def _keep_document(
     variables: _Variables,
     written: dict[str, str],
 ) -> None:
-    """Keep the here-document of a command that writes it to a file, or has it run."""
     at = next((i for i, word in enumerate(words) if _HERE_WORD.match(word.text)), None)
     if at is None or words[at].line not in documents:
         return
@@ -392,7 +384,6 @@ _HERE_WORD = re.compile(r"<<(?!<)")
 
 
 def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
-    """Return the processes that ms-swift and LLaMA-Factory start, from their variables."""
     if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
         counted = (words[0].text for name, words in variables.items() if _DEVICES.search(name))
         counts = {int(text) for text in counted if text.isdecimal()}
@@ -447,7 +438,6 @@ def _assign(
 
 
 def _declared(words: list[Word], variables: _Variables) -> list[Word]:
-    """Return the words behind `export`, `eval` and the like, names filled in."""
     first, *rest = words
     is_eval = first.text == "eval"
     if not is_eval and any(re.match(r"-\w*n", word.text) for word in rest):
@@ -530,7 +520,6 @@ def _filled(text: str, variables: _Variables) -> str:
 
 
 def _without_commands(text: str) -> str:
-    """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         end = balanced(text, j + 1)
@@ -542,7 +531,6 @@ def _without_commands(text: str) -> str:
 
 
 def _is_options(chunk: str, variables: _Variables) -> bool:
-    """Return True if a chunk is a variable that holds several words, some of them flags."""
     lone = _VARIABLE.fullmatch(chunk)
     words = variables.get(lone[1] or lone[3], []) if lone else []
     return len(words) > 1 and any(word.text.startswith("--") for word in words)
@@ -561,7 +549,6 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
-    """Evaluate `$((a * b))`, where names are variables and a quotient is whole."""
     try:
         tree = ast.parse(re.sub("/+", "//", text.strip()), mode="eval")
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -113,7 +113,6 @@ class WordReader:
         self.in_word = True
 
     def _add_through(self, piece: str, end: int) -> None:
-        """Add a piece that the script spells out up to and including the index `end`."""
         self._add(piece)
         self.line += self.text.count("\n", self.at, end)
         self.at = end + 1

@@ -66,7 +66,6 @@ def _warmup(draft: Draft) -> None:
 
 
 def _shape(draft: Draft) -> None:
-    """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
     where = draft.get("lr_scheduler_kwargs")
     settings: Any = draft.mapping("lr_scheduler_kwargs")
     if where is None:
@@ -96,7 +95,6 @@ def _shape(draft: Draft) -> None:
 
 
 def _deepspeed(draft: Draft) -> None:
-    """Let a DeepSpeed file's optimizer and schedule replace those of the arguments."""
     inline = draft.get("deepspeed")
     if inline is None:
         return
@@ -158,7 +156,6 @@ def objective(draft: Draft) -> None:
 
 
 def _peft_config(draft: Draft) -> None:
-    """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
     parts = dict(draft.mapping("peft_config"))
     for name in parts:
         settings = parts[name]
@@ -221,22 +218,24 @@ _SHAPE = words(
 
 
 def _trl_alpha(draft: Draft) -> None:
-    """Set the default scale of the adapters (trl/trainer/model_config.py)."""
     if draft.value("peft") != "none":
         draft.default("lora_alpha", 32.0)
 
 
 def _completions(draft: Draft) -> None:
-    """Leave the length assumed for GRPO, which limits completions but not prompts."""
+    """Set the length for GRPO where prompts are limited as well as completions, else assume it."""
     if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
-        found = draft.number("max_completion_length")
+        found, prompt = draft.number("max_completion_length"), draft.number("max_prompt_length")
+        if found is not None and prompt is not None:
+            total, text = int(found.value + prompt.value), "prompt and answer"
+            draft.put("sequence_length", total, prompt, found, text=text)
+            return
         limit = found.value if found is not None else "512 (the default)"
         why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
         draft.assume("sequence_length", f"{why}; give --sequence-length", found)
 
 
 def _groups(draft: Draft) -> None:
-    """Note answers that cannot be shared out: TRL refuses the run (trl/trainer/grpo_config.py)."""
     each = draft.number("num_generations")
     whole = draft.number("generation_batch_size")
     size = int(whole.value) if whole is not None else int(draft.value("batch_size"))
@@ -282,7 +281,6 @@ def _swift_batch(draft: Draft) -> None:
 
 
 def _swift_objective(draft: Draft) -> None:
-    """Set the default of `swift rlhf`, which is DPO (swift/arguments/rlhf_args.py)."""
     program = draft.document.program
     if program.startswith("swift rlhf") and draft.get("rlhf_type") is None:
         draft.put("objective", "dpo", Found(key=program, value="dpo"), text="dpo by default")
@@ -333,7 +331,6 @@ def _axolotl_precision(draft: Draft) -> None:
 
 
 def _hatchery(draft: Draft) -> None:
-    """Set the adapters that a service trains, and its loss (axolotl/integrations/hatchery)."""
     service = draft.get("hatchery")
     if service is not None:
         draft.put("peft", "lora", service)

@@ -35,7 +35,6 @@ def _length(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """Set the batch: a number, or a list of `{start, value}` (src/levanter/schedule.py)."""
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
         convert.number(draft, "batch_size", ["trainer.train_batch_size"])
@@ -145,7 +144,6 @@ _SIZES = {
 
 
 def _text_batch(draft: Draft) -> None:
-    """Set the batch from sequences per device, which may be a fraction."""
     found = draft.number("per_device_batch_size")
     steps = draft.number("gradient_accumulation_steps")
     if found is None or float(found.value).is_integer():
@@ -157,7 +155,6 @@ def _text_batch(draft: Draft) -> None:
 
 
 def _text_schedule(draft: Draft) -> None:
-    """Set warm-up and decay, shares of `learning_rate_schedule_steps` (by default the run)."""
     total = int(draft.value("max_steps"))
     span = draft.number("learning_rate_schedule_steps")
     share = draft.number_or(0.1, "warmup_steps_fraction")
@@ -173,7 +170,6 @@ def _text_schedule(draft: Draft) -> None:
 
 
 def _text_precision(draft: Draft) -> None:
-    """Set the precision from `dtype` (arithmetic) and `weight_dtype` (weights)."""
     dtype, weights = draft.text("dtype"), draft.text("weight_dtype")
     name = precision_of(dtype.value) if dtype is not None else "bf16"
     low = weights is not None and weights.value == "bfloat16"

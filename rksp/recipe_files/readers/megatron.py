@@ -99,7 +99,6 @@ _DECAY = ("lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
 
 
 def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
-    """Set a number of steps from iterations, samples or tokens; tell whether one is given."""
     counted = _counted(draft, *keys)
     if counted is not None:
         steps, found, text = counted
@@ -108,12 +107,10 @@ def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
 
 
 def _steps(draft: Draft) -> None:
-    """Set the length of the run from iterations, tokens (Megatron-DeepSpeed) or samples."""
     _put_counted(draft, "max_steps", "train_iters", "train_tokens", "train_samples")
 
 
 def _warmup(draft: Draft) -> None:
-    """Set the warm-up from iterations, samples, tokens, or a share of the decay."""
     keys = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
     is_counted = _put_counted(draft, "warmup_steps", *keys)
     share = draft.number("lr_warmup_fraction", "warmup")
@@ -198,7 +195,6 @@ def _model(draft: Draft) -> None:
 
 
 def _muon(draft: Draft) -> None:
-    """Set the scale of Muon's update from its mode and its factor (optimizer_config.py)."""
     mode = draft.text_or("spectral", "muon_scale_mode")
     factor = draft.number_or(1.0, "muon_extra_scale_factor")
     name, extra = mode.value, factor.value
@@ -217,7 +213,6 @@ _MULTIPLE = 256
 
 
 def _neox_precision(draft: Draft) -> None:
-    """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
     named, kind = draft.text("precision"), draft.text("fp16.type")
     if named is not None:
         convert.put_precision(draft, named)
@@ -239,7 +234,6 @@ def _neox_warmup(draft: Draft) -> None:
 
 
 def _neox_decay(draft: Draft) -> None:
-    """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
     found = draft.number("lr_decay_iters")
     share = draft.number("lr_decay_fraction")
     if found is None and share is not None:
@@ -287,7 +281,6 @@ def _neox_model(draft: Draft) -> None:
 
 
 def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
-    """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
     groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
     window = draft.get("sliding_window_width")
     changes = {
@@ -301,7 +294,6 @@ def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
 
 
 def _inner(draft: Draft, width: int) -> int:
-    """Return the feed-forward width that the file names, by default four times the model's."""
     factor = draft.amount("expansion_factor", default=4)
     return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
 
@@ -383,7 +375,6 @@ def _rate(draft: Draft) -> None:
 
 
 def _nemo_decay(draft: Draft) -> float:
-    """Return the default weight decay, which is that of torch's or Apex's optimizer."""
     return 0.01 if draft.text_or("", f"{_OPTIM}.name").value == "adamw" else 0.0
 
 

@@ -44,7 +44,6 @@ def _rollouts(draft: Draft) -> None:
 
 
 def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> None:
-    """Set the optimizer's steps of verl from training steps or epochs, and its warm-up."""
     steps, rounds = draft.number("trainer.total_training_steps"), draft.number(_EPOCHS)
     rows, count = draft.value("rows"), rounds.value if rounds else epochs
     if steps is not None and steps.value > 0:
@@ -67,12 +66,10 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
 
 
 def _sft_length(draft: Draft) -> None:
-    """Set the steps of supervised training, whose batch is the whole rollout."""
     _length(draft, 1, int(draft.value("batch_size")), 4, "")
 
 
 def _first_sft(draft: Draft) -> None:
-    """Set the defaults of verl's first program (config/sft_trainer.yaml), where it is that one."""
     is_first = "fsdp_sft_trainer" in draft.document.program
     if not is_first and not draft.document.has("model.partial_pretrain"):
         return
@@ -84,7 +81,6 @@ def _first_sft(draft: Draft) -> None:
 
 
 def _kind(draft: Draft) -> str:
-    """Return which of OpenRLHF's commands runs: sft, dpo, rm, kto, kd, ppo_ray."""
     return draft.document.program.rpartition("train_")[2].removesuffix(".py")
 
 
@@ -113,7 +109,6 @@ def _open_rate(draft: Draft) -> None:
 
 
 def _open_length(draft: Draft) -> None:
-    """Set length, batch and warm-up (openrlhf/cli/train_*.py)."""
     size = draft.number_or(128, "train.batch_size", "train_batch_size")
     draft.put("batch_size", int(size.value), size)
     convert.number(draft, "sequence_length", ["data.max_len", "max_len"])

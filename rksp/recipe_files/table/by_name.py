@@ -116,7 +116,6 @@ def fill(draft: Draft) -> None:
 
 
 def _held(draft: Draft, names: Names) -> None:
-    """Set what a run on preferences or rewards is held by, and to."""
     fields = _holding(draft)
     for field in fields:
         _plain_number(draft, names, field)
@@ -197,7 +196,6 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
 
 
 def _units(field: str) -> list[tuple[str, ...]]:
-    """Return the spellings of a field by the unit that they imply."""
     if field == "objective":
         signs = thesaurus()["objective"]["signs"]
         return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
@@ -265,7 +263,6 @@ def _optimizer(draft: Draft, names: Names) -> None:
 
 
 def _length(draft: Draft, names: Names) -> None:
-    """Set the length of a sequence: of a prompt and its answer where answers are rewarded."""
     if draft.value("objective") in REINFORCED:
         answer, prompt = (
             _first(draft, names, "sequence_length", spelt("sequence_length", part))
@@ -282,7 +279,6 @@ def _length(draft: Draft, names: Names) -> None:
 
 
 def _batch(draft: Draft, names: Names) -> None:
-    """Set the batch: a whole one, one in tokens, or a device's × accumulation × devices."""
     kinds = {
         unit: _first(draft, names, "batch_size", spelt("batch_size", unit))
         for unit in ("whole", "tokens", "mini", "prompts", "device", "plain", "accumulation")
@@ -337,7 +333,6 @@ def _uncounted(kinds: Mapping[str, Found | None], answers: Found) -> Found | Non
 
 
 def _steps(draft: Draft, names: Names) -> None:
-    """Set the length of the run from steps, samples, tokens or epochs."""
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return

@@ -293,7 +293,6 @@ def put_lora(
 
 
 def _holds(draft: Draft, key: str, rank: str) -> Found | None:
-    """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
     if name in rank.split():
         found = draft.number(name)
@@ -333,7 +332,6 @@ def devices(draft: Draft, keys: str) -> None:
 
 
 def _product(found: Sequence[Found | None]) -> int:
-    """Return the product of the counts that are there."""
     return math.prod(max(1, int(one.value)) for one in found if one is not None)
 
 

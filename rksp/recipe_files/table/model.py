@@ -80,7 +80,6 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 
 def _sizes_beside(draft: Draft, key: str) -> str:
-    """Return a setting below the section of a model's type that gives a size; mostly empty."""
     home = key.rpartition(".")[0]
     spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
     spellings.add("variant")
@@ -123,7 +122,6 @@ def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
 
 
 def _is_open(value: Any) -> bool:
-    """Tell whether a value is not known, or a path that begins with what is not known."""
     return (
         isinstance(value, Unresolved) or str(value).startswith(("/…", "./…")) or "${" in str(value)
     )
@@ -143,7 +141,6 @@ def _resolves(draft: Draft, name: str) -> bool:
 
 
 def _literal(draft: Draft, data: Any, prefix: str) -> bool:
-    """Set the model from sizes that stand in one section, the sections of a model first."""
     if not isinstance(data, Mapping):
         return False
     inner = sorted(data.items(), key=lambda pair: "model" not in plain(str(pair[0])))

@@ -62,7 +62,6 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
 
 
 def _taught(draft: Draft, names: Names) -> None:
-    """Leave the objective of a run on rewards unknown where a teacher is followed as well."""
     signs = _signs(draft.document, names) if draft.value("objective") in REINFORCED else ()
     for found, means, is_weak in signs:
         if means == ["distillation"] and not is_weak and found.key != NAMES:
@@ -91,7 +90,6 @@ def _words_of(found: Found | None) -> str:
 
 
 def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str], bool]]:
-    """Yield what shows the objective, the objectives that it allows, and whether it is weak."""
     said = thesaurus()["objective"]
     program = plain(document.program)
     named = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
@@ -124,7 +122,6 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
 
 
 def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
-    """Return the objectives that a sign with this value allows."""
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
         listed = thesaurus()["objective"]["words"].items()

@@ -32,8 +32,6 @@ _OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """A setting: its dotted key, and the parts of it that tell its meaning."""
-
     key: str
     parts: tuple[str, ...]
     is_foremost: bool
