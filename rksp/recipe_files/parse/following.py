@@ -111,7 +111,6 @@ _NAMED = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']*)[\"']")
 
 
 def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the words of a command that may choose a file of a group: `model=small`."""
     for name, value in data.items():
         word = value.get(CHOICE) if isinstance(value, Mapping) else value
         if isinstance(word, str):
@@ -132,7 +131,6 @@ def _group(name: object) -> str:
 
 
 def _without_choices(own: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, Any]:
-    """Return a command's settings; a word that only chose a file of a group is none."""
     found: dict[str, Any] = {}
     for name, value in own.items():
         if isinstance(value, Mapping):

@@ -249,33 +249,30 @@ class _Script:
             return
         if not words or first in _SAYING or first.startswith("(("):
             return
-        texts = [word.text for word in words]
-        at = next((i for i, text in enumerate(texts[:-2]) if _INNER.search(text)), len(texts))
-        if re.fullmatch(r"-\w*c", "".join(texts[at + 1 : at + 2])) and self._calls < _CALLS:
-            self._calls += 1
-            above, inner = "\n" * (words[at + 2].line - 1), texts[at + 2].replace(JOINED, "\\\n")
-            self.include(above + re.sub(r'\\(["$`])', r"\1", inner))
-            return
-        if first in ("bash", "sh") and len(words) > 1 and words[1].text.endswith((".sh", ".bash")):
-            self._start_script(list(_expand(words[1:], variables)), own)
-            return
-        if first in ("bash", "sh"):  # it sees what stands before it
-            variables.maps.insert(0, own)
-        found = command_of(_expand(words, variables))
-        if any(weight(found)):
+        variables.maps.insert(0, dict(own) if first in ("bash", "sh") else {})
+        found = None if self._starts_inner(words) else command_of(_expand(words, variables))
+        if found is not None and any(weight(found)):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
-        if first in ("bash", "sh"):
-            variables.maps.pop(0)
+        variables.maps.pop(0)
 
-    def _start_script(self, words: Sequence[Word], own: Mapping[str, list[Word]]) -> None:
-        given = {str(i): [word] for i, word in enumerate(words[1:10], start=1)}
-        outer, self.variables.maps = self.variables.maps, [{**own, **given}, *self.variables.maps]
-        name = words[0].text.rpartition(ELSEWHERE)[2].lstrip("/")
-        text = self._find(name) if self._find is not None and self._calls < _CALLS else ""
+    def _starts_inner(self, words: Sequence[Word]) -> bool:
+        """Follow `bash -c TEXT` or `bash FILE ARGUMENTS`; tell whether a command is either."""
+        at = next((i for i, word in enumerate(words[:-1]) if _INNER.search(word.text)), None)
+        if at is None or self._calls >= _CALLS:
+            return False
+        first, *rest = _expand(words[at + 1 :], self.variables)
+        text, line = "", first.line
+        if re.fullmatch(r"-\w*c", first.text) and rest:
+            inner = words[at + 2].text.replace(JOINED, "\\\n")
+            text, line = "\n" * (rest[0].line - 1) + re.sub(r'\\(["$`])', r"\1", inner), 0
+        elif first.text.endswith((".sh", ".bash")) and self._find is not None:
+            text = self._find(first.text.rpartition(ELSEWHERE)[2].lstrip("/"))
+            self.variables.update({str(i): [word] for i, word in enumerate(rest[:9], start=1)})
         self._calls += 1
-        self.include(text, at=words[0].line)
-        self._has_ended, self.variables.maps = False, outer
+        self.include(text, at=line)
+        self._has_ended = False
+        return bool(text)
 
     def _include_file(self, word: Word, *, is_conditional: bool) -> None:
         named = "".join(part.text for part in _expand_word(word, self.variables))
@@ -308,7 +305,6 @@ def _defined(words: Sequence[Word]) -> str:
 
 
 def _body(statements: Sequence[_Statement], at: int) -> tuple[list[_Statement], int]:
-    """Return the statements of a function's body, and where the script goes on behind it."""
     found: list[_Statement] = []
     depth, has_begun = 0, False
     while at < len(statements):
@@ -384,12 +380,12 @@ _HERE_WORD = re.compile(r"<<(?!<)")
 
 
 def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
-    if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
-        counted = (words[0].text for name, words in variables.items() if _DEVICES.search(name))
-        counts = {int(text) for text in counted if text.isdecimal()}
-        return {"num_gpus": counts.pop()} if len(counts) == 1 else {}
-    texts = {name: variables[name][0].text for name in _PROCESSES if variables.get(name)}
-    return {_PROCESSES[name]: int(text) for name, text in texts.items() if text.isdecimal()}
+    counts = {name: int(words[0].text) for name, words in variables.items()
+              if words and words[0].text.isdecimal()}  # fmt: skip
+    if command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
+        return {flag: counts[name] for name, flag in _PROCESSES.items() if name in counts}
+    devices = {count for name, count in counts.items() if _DEVICES.search(name)}
+    return {"num_gpus": devices.pop()} if len(devices) == 1 else {}
 
 
 def _assign(
@@ -537,7 +533,6 @@ def _is_options(chunk: str, variables: _Variables) -> bool:
 
 
 def _split(word: Word) -> Iterator[Word]:
-    """Return the words of a variable's value; split a quoted command line as well."""
     if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
         yield word
         return

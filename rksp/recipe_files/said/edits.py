@@ -86,7 +86,6 @@ class RunText:
         return edit.model_copy(update={"was": _typed(match[1]), "to": _typed(new), "file": file})
 
     def _places(self, name: str, was: object, origin: Origin | None, value: str) -> Iterator[Edit]:
-        """Yield edits that may be meant: on the field's line, of the same number, a new line."""
         lines = self.text.split("\n")
         own = origin.line if origin is not None and origin.line else 0
         new = plain(value)

@@ -49,7 +49,7 @@ def _tables() -> dict[str, Any]:
 
 def trainer_of(reader: str) -> tuple[tuple[str, ...], str]:
     """Return what a reader's trainer is called in conditions, and its package; both may be none."""
-    names, package = _tables()["trainers"].get(reader, ((), ""))
+    names, package, *_ = _tables()["trainers"].get(reader, ((), ""))
     return tuple(names), package
 
 
@@ -88,8 +88,10 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
 
 def _said(document: Document, table: str) -> dict[str, Fact]:
     facts = {}
-    for name, keys in _tables()[table].items():
-        found = document.find(*(keys or name).split())
+    rows = dict(_tables()[table])
+    rows |= {name: name for name in rows.pop("own", "").split()}
+    for name, keys in rows.items():
+        found = document.find(*keys.split())
         if found is None:
             facts[name] = Fact((None,))
         elif not any(isinstance(v, Unresolved) for v in _listed(name, found.value)):
@@ -159,7 +161,7 @@ def _of_launch(document: Document, deepspeed: Document | None) -> dict[str, Fact
 
 def _of_padding(reader: str, known: Facts) -> dict[str, Fact]:
     size = known.get("batch_size", Fact(("elsewhere",))).values[0]
-    usual = _tables()["rows_on_a_device"].get(reader)
+    usual = next(iter(_tables()["trainers"].get(reader, ())[2:]), None)
     size, found = (usual, {"batch_size": Fact((usual,))}) if size is None else (size, {})
     is_tuning = {"sft", *_PAIRED} & {*known.get("objective", Fact(())).values}
     is_packed = "packing" not in known or known["packing"].values[0]

@@ -36,8 +36,8 @@ from rksp.recipe_files.table.spellings import (
 
 _LORA_WORDS = re.compile(r"lora|dora")
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
-_OF_PRECISION = re.compile(r"precision|dtype|(^|_)(amp|bf16|fp16|half)($|_)")
-_OF_SWITCH = re.compile(r"^(use_)?(bf16|fp16|bfloat16|float16)($|_bfloat16$)")
+_OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
+_OF_SWITCH = re.compile(r"(^|\.)(use_)?(bf16|fp16|bfloat16|float16)($|_bfloat16$)")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -92,7 +92,7 @@ def fill(draft: Draft) -> None:
     set_objective(draft, names)
     _devices(draft, names)
     _optimizer(draft, names)
-    _rate(draft, names)
+    _plain_number(draft, names, "learning_rate", "rate")
     schedule = _first(draft, names, "schedule", spelt("schedule", "name"), needed=str)
     if schedule is not None:
         convert.put_schedule(draft, schedule)
@@ -230,25 +230,17 @@ def complete(draft: Draft) -> None:
         draft.no_target(f"its blocks have {foreign}; name a model with such blocks as TARGET.")
 
 
-def _plain_number(draft: Draft, names: Names, field: str) -> None:
-    found = _first(draft, names, field, spelt(field, "number"))
+def _plain_number(draft: Draft, names: Names, field: str, unit: str = "number") -> None:
+    found = _first(draft, names, field, spelt(field, unit))
     if found is not None and not draft.is_read(field):
         draft.put(field, found.value, found)
 
 
-def _rate(draft: Draft, names: Names) -> None:
-    found = _first(draft, names, "learning_rate", spelt("learning_rate", "rate"))
-    if found is not None:
-        draft.put("learning_rate", found.value, found)
-
-
 def _devices(draft: Draft, names: Names) -> None:
-    count = _first(draft, names, "devices", spelt("batch_size", "devices"))
-    if count is None or draft.devices or count.value < 1:
-        return
-    nodes = _first(draft, names, "devices", spelt("batch_size", "nodes"))
-    draft.devices = int(count.value * max(1, nodes.value if nodes is not None else 1))
-    draft.devices_text = " × ".join(one.key for one in (count, nodes) if one is not None)
+    units = ("devices", "nodes")
+    counts = [_first(draft, names, "devices", spelt("batch_size", unit)) for unit in units]
+    if counts[0] is not None:
+        convert.devices(draft, " ".join(one.key for one in counts if one is not None))
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
@@ -372,7 +364,8 @@ def _precision(draft: Draft, names: Names) -> None:
     for found in names.find(spelt("precision", "on")):
         if str(found.value).lower() in ("true", "1", "yes"):
             draft.look(found.key)
-            convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
+            word = found.key.removesuffix(".enabled").rpartition(".")[2]
+            convert.put_precision(draft, dataclasses.replace(found, value=word))
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
     if named is not None and precision_of(named.value) is not None:
@@ -393,57 +386,32 @@ def _precision(draft: Draft, names: Names) -> None:
         draft.unknown("precision", doubtful, f"{doubtful.key} is {doubtful.value!s:.40}")
 
 
-def _of_switch(found: Found) -> str:
-    return found.key.removesuffix(".enabled").rpartition(".")[2]
-
-
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    word = next(
-        (
-            one
-            for one in names.find(spelt("peft", "word"))
-            if isinstance(one.value, str) and _LORA_WORDS.search(one.value.lower())
-        ),
-        None,
-    )
-    on = next(
-        (one for one in names.find(spelt("peft", "on")) if is_on(one.value)),
-        None,
-    )
-    rank = next(
-        (
-            one
-            for one in names.find(spelt("peft", "rank"))
-            if (number(one.value) or 0) > 0
-            and (word or on or "lora" in one.key.lower())
-            and one.key not in draft.document.defaults
-        ),
-        None,
-    )
-    said = names.find([*spelt("peft", "on"), *spelt("peft", "word")])
-    is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in said)
+    said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
+    words = (one for one in said["word"] if isinstance(one.value, str))
+    word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
+    on = next((one for one in said["on"] if is_on(one.value)), None)
+    ranks = (one for one in said["rank"] if one.key not in draft.document.defaults)
+    ranks = (one for one in ranks if word or on or "lora" in one.key.lower())
+    rank = next((one for one in ranks if (number(one.value) or 0) > 0), None)
+    switches = [*said["on"], *said["word"]]
+    is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
-    bits = next((one for one in names.find(spelt("peft", "bits")) if is_on(one.value)), None)
-    is_four = bits is not None or any(
-        "qlora" in str(one.value if one is word else one.key).lower()
-        for one in (word, on)
-        if one is not None
-    )
+    bits = next((one for one in said["bits"] if is_on(one.value)), None)
+    marks = [str(word.value) if word else "", on.key if on else ""]
+    is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
-    rank_keys, alpha, targets = (
-        " ".join(one.key for one in names.find(spelt("peft", part)))
-        for part in ("rank", "alpha", "targets")
-    )
-    convert.put_lora(draft, rank_keys, alpha, targets)
+    keys = (" ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets"))
+    convert.put_lora(draft, *keys)
 
 
 _FILLED = {
     "optimizer": _optimizer,
-    "learning_rate": _rate,
+    "learning_rate": partial(_plain_number, field="learning_rate", unit="rate"),
     "sequence_length": _length,
     "batch_size": _batch,
     "max_steps": _steps,

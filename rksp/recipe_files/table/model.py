@@ -18,6 +18,11 @@ from rksp.recipe_files.table.reader import foreign_format
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_NAMING = re.compile(  # keys that may name the model that is trained
+    r"^(?!.*(data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio|hub"
+    r"|push|run_|experiment|project)).*"
+    r"(model|llm|weights|checkpoint|ckpt|pretrained|base|load|policy|student)"
+)
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
@@ -39,7 +44,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = [one for one in names.strings() if _known(one.value)]
+        words = (one for one in names.like(_NAMING) if isinstance(one.value, str))
+        others = [one for one in words if _known(one.value)]
         if len({one.value for one in others}) > 1:
             first, second = (f"{one.key} names {one.value}" for one in others[:2])
             draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")

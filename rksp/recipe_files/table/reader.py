@@ -323,7 +323,6 @@ def _misspelt(key: str, asked: Iterable[str]) -> str:
 
 
 def _moved(key: str, asked: Iterable[str]) -> str:
-    """Return the known key that differs by one section more or less on the way."""
     longer = set(_with_one_less(key))
     known = (one for one in asked if one in longer or key in _with_one_less(one))
     return min(known, key=lambda one: (len(one), one), default="")
