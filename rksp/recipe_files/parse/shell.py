@@ -256,7 +256,7 @@ class _Script:
             self.commands.append(found._replace(launcher=launcher))
         variables.maps.pop(0)
 
-    def _starts_inner(self, words: Sequence[Word]) -> bool:
+    def _starts_inner(self, words: list[Word]) -> bool:
         """Follow `bash -c TEXT` or `bash FILE ARGUMENTS`; tell whether a command is either."""
         at = next((i for i, word in enumerate(words[:-1]) if _INNER.search(word.text)), None)
         if at is None or self._calls >= _CALLS:

@@ -405,8 +405,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
-    keys = (" ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets"))
-    convert.put_lora(draft, *keys)
+    rank_keys, alpha, targets = (
+        " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
+    )
+    convert.put_lora(draft, rank_keys, alpha, targets)
 
 
 _FILLED = {
