@@ -79,7 +79,7 @@ BY_NAME = Reader(
 FIXED = "the model's own weights are not trained"
 _EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (
-    ("nproc_per_node", ("nnodes",)),
+    ("nproc_per_node", ("nnodes", "nnode")),
     ("num_processes", ()),
     ("num_gpus", ("num_nodes",)),
     ("np", ()),

@@ -13,6 +13,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
+from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
@@ -218,7 +219,8 @@ _SHAPE = words(
 
 
 def _trl_alpha(draft: Draft) -> None:
-    if draft.value("peft") != "none":
+    if draft.value("peft") in LOW_RANK:
+        draft.default("lora_rank", 16)
         draft.default("lora_alpha", 32.0)
 
 

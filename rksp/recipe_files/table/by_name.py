@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from rksp.recipe import PREFERENCES, REINFORCED
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import OPTIMIZERS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
@@ -34,6 +34,7 @@ from rksp.recipe_files.table.spellings import (
     thesaurus,
 )
 
+_TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
@@ -390,7 +391,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
     said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
-    words = (one for one in said["word"] if isinstance(one.value, str))
+    named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
+    words = (one for one in (*said["word"], *named) if isinstance(one.value, str))
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
     on = next((one for one in said["on"] if is_on(one.value)), None)
     ranks = (one for one in said["rank"] if one.key not in draft.document.defaults)

@@ -125,7 +125,8 @@ def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
         listed = thesaurus()["objective"]["words"].items()
-        return next((m.split() for m, known in listed if word in known.split()), [])
+        words = {word, *({*word.split("_")} & {*sign.get("parts", "").split()})}
+        return next((m.split() for m, known in listed if words & {*known.split()}), [])
     least, most, amount = sign.get("least"), sign.get("most"), number(value)
     is_within = (least is None or (amount or 0) >= least) and (
         most is None or (amount is not None and amount <= most)

@@ -22,7 +22,12 @@ _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
 _PASSED = re.compile(r"^[A-Za-z_][\w.\[\]'\"]*$")  # the name of what stands elsewhere
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
-_OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
+_OTHERS = (
+    ("max", "min"),
+    ("batch", "patch"),
+    ("train", "eval"),
+    ("steps", "seqs"),
+)  # words that are no misspellings
 
 
 class _Leaf(NamedTuple):
