@@ -13,7 +13,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
-from rksp.recipe import LOW_RANK
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
@@ -201,7 +201,8 @@ def model(draft: Draft) -> None:
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         keys = ("model_name_or_path", "model_id_or_path", "model")
-        if draft.text(*keys) is not None and not is_random:
+        is_held = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # to trained weights
+        if (draft.text(*keys) is not None or is_held) and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}

@@ -107,7 +107,9 @@ def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
 
 
 def _steps(draft: Draft) -> None:
-    _put_counted(draft, "max_steps", "train_iters", "train_tokens", "train_samples")
+    keys = ("train_iters", "train_tokens", "train_samples")
+    if not _put_counted(draft, "max_steps", *keys):
+        draft.stands_elsewhere("max_steps", keys)
 
 
 def _warmup(draft: Draft) -> None:

@@ -119,7 +119,7 @@ def _open_length(draft: Draft) -> None:
     draft.default("sequence_length", 512 if _kind(draft) in ("dpo", "rm") else 2048)
     if _kind(draft).startswith("ppo"):
         draft.assume("max_steps", "episodes need the number of prompts; give --max-steps")
-        draft.number("num_episodes", "train.num_episodes")
+        draft.look("num_episodes", "train.num_episodes", "max_epochs", "train.max_epochs")
     else:
         rounds = draft.number("train.max_epochs", "max_epochs")
         convert.put_epochs(

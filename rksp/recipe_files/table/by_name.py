@@ -329,7 +329,9 @@ def _steps(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
-        found = _first(draft, names, "max_steps", spelt("max_steps", unit))
+        is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
+        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > 0:
             convert.put_steps(draft, "max_steps", found, short)
 
