@@ -147,7 +147,7 @@ class EdgeInputs:
     @property
     def warmed_steps(self) -> float:
         """The steps of the warm-up that count."""
-        is_warmed = optimizer_spec(self.optimizer).is_warmed
+        is_warmed = optimizer_spec(self.optimizer).has_memories
         counted = min(self.warmup_steps, _LONGEST_WARMUP) if is_warmed else _UNWARMED_STEPS
         return min(counted, self.steps / 2)
 

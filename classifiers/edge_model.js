@@ -1,38 +1,8 @@
 // The model of the edge in JavaScript, for the playground: what `edge_inputs.py` makes of a run, and
 // what `edge_model.py` and `rates.py` say of it. It is generic in the columns:
 // the lines of the artifact decide which of them count. tests/report/test_playground.py holds it
-// against Python in a browser, so that neither can change alone.
-"use strict";
-
-const LONGEST_WARMUP = 4000;
-const UNWARMED_STEPS = 1000;
-const DECAYED = 0.01; // mean share of the peak in the last tenth
-const FEW_STEPS = 100;
-const KEPT = 0.5; // share of what toy runs show of a kind of model that counts in long runs
-const CRITICAL_BATCH = 1e6;
-const TOY_BATCH = 3e4;
-const SMALL_BATCH = 4000;
-const LATE = [2400, 10000]; // steps of a run, from the lab's longest to public ones
-const LARGE_BATCH = 2 ** 17;
-const MUON_WIDTH = 512;
-const SEEN = [3e6, 3e7]; // tokens of a run, from the lab's to public ones
-const BEYOND = 0.5; // standard deviation a decade beyond the range of the data
-const KINDS = ["parallel", "branch_norm"];
-const IN_DECADES = ["width", "depth", "warmup", "batch_tokens", "large_batch"];
-const DEPTH = 4;
-const FIRST_STEPS = 30;
-const SHORT_MEMORY = -Math.log10(1 - 0.9);
-const LONG_MEMORY = -Math.log10(1 - 0.95);
-const LARGEST_VOCABULARY = 1024;
-const SHORT = 300;
-const LONG = 5000;
-const DEFAULT_RISK = 0.2; // P(failed) at the rate not to exceed
-const FAR = 0.7;
-const LONG_STEPS = 1000; // of a model without normalization
-const SURE = 0.005; // chance below which pages print no number
-const HALVINGS = 60;
-const RAREST = 1e-9; // share of the edges beyond the lowest rate that is told apart
-const TAIL = 0.05; // share of the sources beyond each end of the interval of P(failed)
+// against Python in a browser, so that neither can change alone. Names in capitals are constants of
+// Python's modules, which `rksp.report.playground` puts before it.
 
 // The normal distribution. The series has no cancellation: all of its terms are positive.
 function erf(x) {
@@ -176,7 +146,7 @@ function featuresOf(run, optimizers, measured) {
   const late = lateShare(run);
   const width = Math.log10(run.width) + narrowness(run);
   const textSeen = between(batch * steps, ...SEEN);
-  const warmed = spec.is_warmed ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
+  const warmed = spec.has_memories ? Math.min(run.warmup_steps, LONGEST_WARMUP) : UNWARMED_STEPS;
   const warmup = Math.min(warmed, steps / 2);
   const first = spec.has_memories ? -Math.log10(1 - run.adam_beta1) : null;
   const second = spec.has_memories ? -Math.log10(1 - run.adam_beta2) : null;
@@ -192,7 +162,7 @@ function featuresOf(run, optimizers, measured) {
     length: horizonShare(steps),
     batch_tokens: Math.log10(Math.min(batch, TOY_BATCH)),
     large_batch: Math.log10(clip(batch, TOY_BATCH, CRITICAL_BATCH) / TOY_BATCH),
-    vocabulary: Math.log10(Math.min(run.vocabulary, LARGEST_VOCABULARY)),
+    vocabulary: Math.log10(Math.min(run.vocabulary, 1024)),
     post_norm: Number(run.norm === "post"),
     post_norm_depth: run.norm === "post" ? Math.log10(run.depth / DEPTH) : 0,
     no_norm: Number(run.norm === "none"),

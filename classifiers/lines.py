@@ -160,28 +160,23 @@ class Kinds:
             kind: What the kind of its blocks adds, the columns of `KINDS` and its family's offset.
             outside: Columns beyond the data, with by how many decades.
         """
-        found, share = {}, inputs.kind_share
-        known = self.families.get(inputs.family)
-        if known:
-            found["family"] = _times(share, known.deviation)
-        elif "family" in self.unlike:
-            found["family"] = _times(share, self.unlike["family"])
-        if share < 1:  # the part of the effect of a kind that only toy runs show
-            whole = Amount(edge=abs(kind.edge), best=abs(kind.best))
-            found["kind"] = _times((1 - share) / share, whole)
-        if inputs.is_unread:
-            found["placement"] = _times(share, Amount(edge=KIND, best=KIND))
-        objective = "masked" if inputs.masks else "task"
-        if not inputs.predicts_next and objective in self.unlike:
-            found["objective"] = _times(horizon_share(inputs.steps), self.unlike[objective])
-        if inputs.optimizer not in ADAM_FAMILY and "optimizer" in self.unlike:
-            found["optimizer"] = self.unlike["optimizer"]
-        if inputs.in_fp8 and "optimizer" in self.unlike:  # as much as any part that runs differ in
-            found["precision"] = self.unlike["optimizer"]
+        share, known = inputs.kind_share, self.families.get(inputs.family)
+        optimizer, one = self.unlike.get("optimizer"), Amount(edge=1.0, best=1.0)
+        objective = self.unlike.get("masked" if inputs.masks else "task")
         beyond = {name: over for name, over in outside.items() if name in _IN_DECADES}
         beyond |= {"climbing": inputs.climbing, "few_tokens": inputs.lack_of_tokens}
-        for name, decades in beyond.items():
-            found[name] = Amount(edge=_BEYOND * decades, best=_BEYOND * decades)
+        said = {
+            "family": (share, known.deviation if known else self.unlike.get("family")),
+            # The part of the effect of a kind that only toy runs show.
+            "kind": ((1 - share) / share, Amount(edge=abs(kind.edge), best=abs(kind.best))),
+            "placement": (share * KIND * inputs.is_unread, one),
+            "objective": (horizon_share(inputs.steps) * (not inputs.predicts_next), objective),
+            "optimizer": (float(inputs.optimizer not in ADAM_FAMILY), optimizer),
+            # As much as any part that runs differ in.
+            "precision": (float(inputs.in_fp8), optimizer),
+            **{name: (_BEYOND * decades, one) for name, decades in beyond.items()},
+        }
+        found = {name: _times(by, amount) for name, (by, amount) in said.items() if amount}
         return {name: amount for name, amount in found.items() if max(amount.edge, amount.best) > 0}
 
 

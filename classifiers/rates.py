@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from rksp.classifiers.artifacts import Deviation
 from rksp.documents.own_runs import LearnedReport
-from rksp.documents.terms import DEFAULT_RISK
 
 _NORMAL = NormalDist()
 _SURE = 0.005  # chance below which, and above one less which, pages print no number
@@ -197,11 +196,6 @@ def _lapsing(chance: float, lapse: float) -> float:
     return lapse + (1 - 2 * lapse) * chance
 
 
-def _unlapsing(chance: float, lapse: float) -> float:
-    """Return the chance of which `_lapsing` makes this one; exactly 0.5 of 0.5."""
-    return 0.5 + (chance - 0.5) / (1 - 2 * lapse)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeAndBest:
     """What every answer says of its two distributions of rates, which are peak rates.
@@ -239,14 +233,6 @@ class EdgeAndBest:
         """The median of the edge, at which P(failed) is one half."""
         return self.rate_at(0.5)
 
-    def do_not_exceed(self, risk: float = DEFAULT_RISK) -> float:
-        """Return the rate at which P(failed) is `risk`.
-
-        It can lie below `start_here` in short runs, where too low a rate costs as much as a
-        failure.
-        """
-        return self.rate_at(risk)
-
     def failed(self, rate: float) -> float:
         """Return the chance that a run at this rate fails; it rises with the rate.
 
@@ -261,7 +247,7 @@ class EdgeAndBest:
         No rate has so small a chance as that to lapse, and none so large a one as its complement:
         then it is the rate from which P(failed) moves no further towards it.
         """
-        chance = _unlapsing(probability, self.lapse.share)
+        chance = 0.5 + (probability - 0.5) / (1 - 2 * self.lapse.share)  # exactly 0.5 of 0.5
         share = sharpened(min(max(chance, _RAREST), 1 - _RAREST), 1 / self.sharpness)
         return self.edge.quantile(share)
 

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rksp.cli.process import Report
-    from rksp.documents.files import FilesReport
-    from rksp.documents.score import ScoreReport
+    from rksp.documents.score import FilesReport, ScoreReport
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.question.question import Question

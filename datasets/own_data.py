@@ -21,17 +21,21 @@ from rksp.ground.errors import ArtifactError, InputError, foreign, summary
 from rksp.ground.files import read_head, read_text, with_home
 from rksp.ground.reading import open_lines, parse_json
 
+Form = Literal["text", "chat", "completion"]
+
 _MOST_ROWS = 20_000  # of a file that may hold billions
 _MOST_CLASSES = 10_000
 _MOST_CHARACTERS = 64 * 2**20
 _ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")
 _SAVED = ("dataset_info.json", "dataset_dict.json")  # of `Dataset.save_to_disk`, with `*.arrow`
-_CHATS = ("messages", "conversations")
-_TEXTS = ("text", "content", "sentence")
-_PROMPTS = (("prompt", "completion"), ("instruction", "output"), ("instruction", "response"))
-_PAIRS = (
-    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence")),
-    *(("question1", "question2"), ("text1", "text2")),
+# The columns of each form; the first that a file has are read.
+_FORMS: tuple[tuple[Form, str], ...] = (
+    *(("chat", "messages"), ("chat", "conversations")),
+    *(("completion", "prompt completion"), ("completion", "instruction output")),
+    *(("completion", "instruction response"), ("text", "sentence1 sentence2")),
+    *(("text", "premise hypothesis"), ("text", "question sentence")),
+    *(("text", "question1 question2"), ("text", "text1 text2")),
+    *(("text", "text"), ("text", "content"), ("text", "sentence")),
 )
 _LABELS = ("label", "labels")
 _COLUMNS = (
@@ -43,8 +47,6 @@ _CHARACTERS = 16  # that are encoded for each token that is asked for
 _TRIED = 400_000  # characters
 _ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 _ANSWERS = "of completions only the answer is learned"
-
-Form = Literal["text", "chat", "completion"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,26 +177,17 @@ def _understood(path: Path, rows: list[dict[str, object]]) -> OwnRows:
     return OwnRows(name=path.name, form=form, rows=found, labels=labels, is_cut=is_cut)
 
 
-def _form(path: Path, names: Sequence[str]) -> tuple[Form, tuple[str, ...]]:
-    for name in _CHATS:
-        if name in names:
-            return "chat", (name,)
-    for pair in _PROMPTS:
-        if set(pair) <= set(names):
-            return "completion", pair
-    for pair in _PAIRS:
-        if set(pair) <= set(names):
-            return "text", pair
-    for name in _TEXTS:
-        if name in names:
-            return "text", (name,)
+def _form(path: Path, names: Sequence[str]) -> tuple[Form, list[str]]:
+    for form, columns in _FORMS:
+        if set(columns.split()) <= set(names):
+            return form, columns.split()
     held = ", ".join(names[:8]) or "none"
     raise InputError(f"{path} has the columns {held}; rksp reads {_COLUMNS}.")
 
 
 def _within(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     size = 0
-    kept: list[dict[str, Any]] = []
+    kept: list[dict[str, object]] = []
     for row in rows:
         size += len(str(row))
         if kept and size > _MOST_CHARACTERS:

@@ -177,7 +177,9 @@ def _tokens(
     content: bytes, vocabulary: int, seed: int, tokenizer: Path | None
 ) -> tuple[Tensor, str]:
     if tokenizer is not None:
-        ids = _encode(content, tokenizer)
+        # 400 kB are enough for any default probe, and encoding a megabyte takes seconds.
+        text = content[:400_000].decode("utf-8", errors="ignore")
+        ids = torch.tensor(encoded(text, tokenizer), dtype=torch.long)
         if len(ids) and int(ids.max()) >= vocabulary:
             raise InputError(
                 f"{tokenizer} gives token id {int(ids.max())}, but the model's vocabulary has "
@@ -211,12 +213,6 @@ def spread_bytes(vocabulary: int, seed: int = 0) -> Tensor:
     if high - low <= 1 << 22:
         return low + torch.randperm(high - low, generator=generator)[:256]
     return low + torch.arange(256) * ((high - low) // 256)
-
-
-def _encode(content: bytes, tokenizer: Path) -> Tensor:
-    # 400 kB are enough for any default probe, and encoding a megabyte takes seconds.
-    text = content[:400_000].decode("utf-8", errors="ignore")
-    return torch.tensor(encoded(text, tokenizer), dtype=torch.long)
 
 
 def encoded(text: str, tokenizer: Path) -> array[int]:

@@ -4,7 +4,6 @@
     power_iteration     top singular triplets of many weights, in plain torch and in Triton
     cross_entropy       of many logits, some rows at a time
     wide_output         a product that is made only when it is read
-    dispatch            the choice between torch and Triton
 
 Each module is imported by its own name, so this file costs nothing and cannot fail.
 """

@@ -19,8 +19,7 @@ _COEFFICIENTS = (
     (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
     (1.875, -1.25, 0.375),
 )
-# Every triple but the last is damped by this, so that rounding errors above 1 stay bounded.
-_SAFETY = 1.01
+_SAFETY = 1.01  # damps every step but the last, so that rounding errors above 1 stay bounded
 
 
 def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
@@ -60,15 +59,10 @@ def polar_factor(x: Tensor, steps: int = 8) -> Tensor:
     if x.device.type != "cpu":  # which has no fast product in half precision
         work = work.to(x.dtype)
     for step in range(steps):
-        a, b, c = _coefficients(step)
+        a, b, c = _COEFFICIENTS[min(step, len(_COEFFICIENTS) - 1)]
+        if step < len(_COEFFICIENTS) - 1:
+            a, b, c = a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
         gram = work @ work.mT
         work = a * work + (c * (gram @ gram) + b * gram) @ work
     work = work.to(x.dtype)
     return work.mT if is_tall else work
-
-
-def _coefficients(step: int) -> tuple[float, float, float]:
-    if step >= len(_COEFFICIENTS) - 1:
-        return _COEFFICIENTS[-1]
-    a, b, c = _COEFFICIENTS[step]
-    return a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5

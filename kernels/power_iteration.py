@@ -1,8 +1,14 @@
-"""Compute the top singular triplets of many weights at once, warm-started from the last call."""
+"""Compute the top singular triplets of many weights at once, warm-started from the last call.
+
+`RKSP_KERNELS` decides what runs: `auto` (the default) and `reference` take plain torch, since no
+GPU run has measured Triton to be faster yet; `triton` takes Triton, or raises.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rksp.ground.errors import InputError
-from rksp.kernels.dispatch import takes_triton
+from rksp.ground.errors import InputError, nearest
 
+MODES = ("auto", "reference", "triton")
 COLD_ITERATIONS = 24
 WARM_ITERATIONS = 2
 _BLOCK = 4  # vectors iterated together, at most the smaller dimension of a weight
@@ -76,9 +82,43 @@ def top_singular(
         InputError: A weight is not a matrix, empty or not floating, or the state does not match.
     """
     _check(weights, state, iterations)
-    is_triton = bool(weights) and takes_triton("top_singular", weights)
-    compute = top_singular_triton if is_triton else top_singular_reference
+    compute = top_singular_triton if takes_triton(weights) else top_singular_reference
     return compute(weights, state, iterations=iterations)
+
+
+def takes_triton(weights: Weights) -> bool:
+    """Decide whether the Triton program runs on these weights.
+
+    Raises:
+        InputError: `RKSP_KERNELS` is not a mode, or it is `triton` and Triton cannot run on them.
+    """
+    mode = os.environ.get("RKSP_KERNELS", "auto")
+    if mode not in MODES:
+        raise InputError(
+            f"RKSP_KERNELS must be one of {', '.join(MODES)}, got {mode!r}{nearest(mode, MODES)}. "
+            "Correct or unset it."
+        )
+    if mode != "triton" or not weights:
+        return False
+    if obstacle := _obstacle(weights):
+        raise InputError(
+            f"RKSP_KERNELS=triton, but top_singular cannot run in Triton: {obstacle}. "
+            "Set RKSP_KERNELS=auto."
+        )
+    return True
+
+
+def _obstacle(weights: Weights) -> str | None:
+    """Return why Triton cannot run on these weights; None if it can."""
+    if any(tensor.dtype == torch.float64 for tensor in weights):
+        return "float64 tensors"
+    if all(tensor.is_cuda for tensor in weights):
+        # Looked up, not imported: a broken triton must not break a run on the CPU.
+        return None if importlib.util.find_spec("triton") else "triton is not installed"
+    if not all(tensor.device.type == "cpu" for tensor in weights):
+        return "tensors on different devices or on one that is not CUDA"
+    # Triton's interpreter runs programs on tensors of the CPU.
+    return None if os.environ.get("TRITON_INTERPRET") == "1" else "tensors on the CPU"
 
 
 class _Stacked:

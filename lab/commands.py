@@ -325,7 +325,7 @@ def published_runs(
 def evaluate_fine_tuning(
     rows: Annotated[list[Path], _ROWS],
     tried: Annotated[
-        bool, typer.Option("--tried", help="Also compare other sets of terms; minutes.")
+        bool, typer.Option("--tried", help="Also leave the choice of the start out; minutes.")
     ] = False,
     lab: _LAB = None,
 ) -> None:
@@ -342,26 +342,11 @@ def evaluate_fine_tuning(
 
 
 @app.command("post-training")
-def post_training(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Folder of ladders; the missing ones are trained.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write all ladders to this file.")
-    ] = None,
-) -> None:
-    """Print what moves the edge of DPO and GRPO on toys; without FOLDER, of the stored ladders."""
-    from lab.post_training import pack, read_ladders, run_ladders, stored_ladders, tables
+def post_training() -> None:
+    """Print what moves the edge of DPO and GRPO on toys, of the stored ladders."""
+    from lab.post_training import stored_ladders, tables
 
-    if folder is not None:
-        with counted("post-training") as progress:
-            run_ladders(folder, progress)
-        ladders = read_ladders(folder)
-    else:
-        ladders = stored_ladders()
-    if output is not None:
-        pack(ladders, output)
-    typer.echo(tables(ladders), nl=False)
+    typer.echo(tables(stored_ladders()), nl=False)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from lab.fit.edge_spreads import with_spreads_of
 from lab.fit.real_ladders import read_real_ladders
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
 from rksp.classifiers.metrics import auroc
-from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import word_at
 
 _RULE = 10**-2.2  # the edge that fits most runs of AdamW, whatever they are
@@ -39,7 +39,7 @@ def forecast(model: EdgeModel, run: EdgeLadder, day: str) -> dict[str, Any]:
     """Return what the model says of a run at its rate, and what the rule of one rate says."""
     said, rate = model.predict(run.inputs), 10 ** float(run.rates[0]) / run.inputs.peak_share
     by_rule = 0.5 * math.erfc(math.log10(_RULE / rate) / _RULE_SPREAD / math.sqrt(2))
-    failed, start, most = said.failed(rate), said.start_here, said.do_not_exceed()
+    failed, start, most = said.failed(rate), said.start_here, said.rate_at(DEFAULT_RISK)
     return {
         "id": run.name,
         "group": run.group,

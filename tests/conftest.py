@@ -85,15 +85,14 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are NaN before they are drawn, so that no entry is left out unseen."""
     from rksp.models.streaming.weights import InitialWeights
 
-    for name in ("jobs", "rows"):
-        original = getattr(InitialWeights, name)
+    original = InitialWeights.jobs
 
-        def poisoning(self: object, *args: Any, original: Any = original) -> object:
-            if args[-1].is_floating_point():
-                args[-1].fill_(float("nan"))
-            return original(self, *args)
+    def poisoning(self: InitialWeights, name: str, out: Any, start: int | None = None) -> object:
+        if out.is_floating_point():
+            out.fill_(float("nan"))
+        return original(self, name, out, start)
 
-        monkeypatch.setattr(InitialWeights, name, poisoning)
+    monkeypatch.setattr(InitialWeights, "jobs", poisoning)
 
 
 @pytest.hookimpl(optionalhook=True)

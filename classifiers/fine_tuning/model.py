@@ -209,7 +209,6 @@ class FineTuningModel:
         bracket: tuple[float, float],
         mistaken: float,
     ) -> FineTuningModel:
-        """Return the posterior after one interval."""
         model = self._extended(inputs, response)
         names = list(model.mean)
         counted = {name: term.value for name, term, _ in model.counted(inputs, response)}

@@ -124,7 +124,9 @@ _IS_NORMED: Reasons = _UNKNOWN | {
     "the model normalizes its branches already": lambda m, r: m.family.branch_norm
 }
 _UNPROTECTED: Reasons = {
-    "a warm-up does not protect {optimizer}": lambda m, r: not optimizer_spec(r.optimizer).is_warmed
+    "a warm-up does not protect {optimizer}": lambda m, r: (
+        not optimizer_spec(r.optimizer).has_memories
+    )
 }
 # Over 1,200 steps step clip moves the edge less, and at a batch of 4 hardly.
 _SHORT_OF_ADAM: Reasons = {

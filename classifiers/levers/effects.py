@@ -11,9 +11,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import Asking, EdgePredictor
+from rksp.classifiers.edge_model import Asking, EdgeEstimate, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
 from rksp.ground.model import Finite, definite
 

@@ -101,7 +101,6 @@ def _changed(model: EdgeModel, field: str) -> tuple[int, int]:
 
 
 def _sizes(table: LeverTable, field: str) -> list[tuple[str, LeverSize]]:
-    """Return what pairs of decoders measured of a field, by lever."""
     found = [(one.name, table.size("decoder", one.name)) for one in LEVERS if one.field == field]
     return [(name, size) for name, size in found if size is not None]
 

@@ -19,7 +19,7 @@ from rksp.documents.shown import AttentionStats, ForwardStats, RouterStats
 from rksp.ground.errors import InputError
 from rksp.ground.model import Strict
 from rksp.recipe import Recipe
-from rksp.recipe.start import SCRATCH, Start
+from rksp.recipe.start import SCRATCH, Start, decide_start
 
 CORPUS = Path(__file__).parent / "corpus"
 _TUNED = Start(kind="elsewhere", because="its source says so")
@@ -54,12 +54,13 @@ class PublicRun(Strict):
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what the checks find in this run."""
+        recipe, held = Recipe.parse(self.recipe), _TUNED if self.is_pretrained else SCRATCH
         return run_checks(
             CheckEvidence(
-                recipe=Recipe.parse(self.recipe),
+                recipe=recipe,
                 config=self.config,
-                forward=_forward(self.measured) if self.measured else None,
-                start=_TUNED if self.is_pretrained else SCRATCH,
+                forward=_forward(self.measured),
+                start=decide_start(held, recipe=recipe),
             )
         )
 
@@ -186,12 +187,9 @@ def _forward(measured: Mapping[str, float | str]) -> ForwardStats:
         loss=measured.get("loss"),
         uniform_loss=measured.get("uniform_loss"),
         logit_std=measured.get("logit_std"),
-        blocks=(),
         attention=attention,
         routers=routers,
         activation_absmax=measured.get("activation_absmax"),
         activation_name=measured.get("activation_name"),
-        aligned_response=None,
-        not_measured={},
         non_finite=measured.get("non_finite"),
     )

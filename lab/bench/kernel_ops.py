@@ -1,7 +1,8 @@
 """Time the leading singular triplets in Triton beside plain torch and torch's own low-rank SVD.
 
-On a GPU the table shows from which size on the Triton program is faster; `rksp.kernels.dispatch`
-may then choose by size. Without one it compares plain torch with the library alone.
+On a GPU the table shows from which size on the Triton program is faster, and
+`rksp.kernels.power_iteration` may then choose by size. Without one it compares plain torch with the
+library alone.
 """
 
 from __future__ import annotations

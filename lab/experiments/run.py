@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from lab.experiments import bound_tables, cost, shaping, spectrum, table_1, tables
+from lab.experiments import bounds, cost, shaping, spectrum, tables
 from lab.experiments.catalog import EXPERIMENTS, AnyExperiment
 from lab.experiments.profiles import PRESETS
 from lab.experiments.rows import Cost, shipped_rows, write_rows
@@ -91,12 +91,6 @@ def _cost(stored: bool, output: Path | None) -> str:
     return tables.cost(costs)
 
 
-def _table_1(stored: bool, output: Path | None) -> str:
-    if stored or output is not None:
-        raise InputError("table-1 takes minutes and is not stored; leave --stored and -o out.")
-    return table_1.table(table_1.measure())
-
-
 def _shaping(stored: bool, output: Path | None) -> str:
     if not stored or output is not None:
         raise InputError(
@@ -104,14 +98,13 @@ def _shaping(stored: bool, output: Path | None) -> str:
             "step_clip_long.yaml with python -m lab run, pack them, and give --stored for what "
             "rksp ships."
         )
-    return shaping.shipped() + "\n" + bound_tables.shipped()
+    return shaping.shipped() + "\n" + bounds.shipped()
 
 
 def _rksp(stored: bool, output: Path | None) -> str:
     if not stored or output is not None:
         raise InputError(
-            "rksp is made of ladders: train them with python -m lab.experiments.spectrum --train, "
-            "and give --stored for what rksp ships."
+            "rksp is made of ladders that are trained; give --stored for what rksp ships."
         )
     return spectrum.tables()
 
@@ -121,5 +114,4 @@ SPECIAL: Mapping[str, Callable[[bool, Path | None], str]] = {
     "cost": _cost,
     "rksp": _rksp,
     "shaping": _shaping,
-    "table-1": _table_1,
 }

@@ -1,7 +1,7 @@
-"""Train what `spectrum.md` registers, and print its table; rows are appended and resumed.
+"""Print the table that `spectrum.md` registers; its ladders are trained, in commit f6ee1dcf.
 
-python -m lab.experiments.spectrum --train            # trains what is missing
 python -m lab.experiments.spectrum                    # the table of what is there
+python -m lab.experiments.spectrum --answers          # asks this version of rksp again first
 """
 
 from __future__ import annotations
@@ -17,35 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.classifiers.metrics import auroc
 
 STORED = Path(__file__).parent / "results" / "spectrum.jsonl"
 READ = STORED.with_name("spectrum_read.jsonl")
 DRAWS, LENGTH, STEPS = 12, 32, 400
 RATES = tuple(10 ** (decade / 2) for decade in range(-6, 3))  # at which runs count as such
-_QUARTER = 10**0.25 * 1.01  # the edge is bisected down to this factor
-_SHIFT = 0.01  # by which every weight moves in the response
 ANSWERS = ("released", "read")  # by rksp 0.11.0, and by this version
 FEATURES = ("sigma_max", "gain", "near_unit_mass", "rho", "kappa", "eta", "response")
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One ladder: what `run_ladder` asks of its specification, and a draw of model and recipe."""
-
-    kind: str
-    draw: int
-
-    rates = (0.001, 0.01, 0.1, 1.0)
-    count, step = len(rates), 1.0
-
-    @property
-    def drawn(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields of the zoo's configuration and of the recipe, alike for all kinds."""
-        return _draw(self.draw)
-
-
 def _draw(index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return fields of the zoo's configuration and of the recipe, alike for all kinds."""
     draw = random.Random(index)
     shape = {
         "hidden_size": draw.choice((24, 32, 48)),
@@ -67,146 +50,31 @@ def _draw(index: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return shape, recipe
 
 
-def train_all(path: Path) -> None:
-    """Append the row of every ladder that the file lacks, draw by draw over all kinds."""
-    from lab.zoo.kinds import KINDS
-
-    done = {(row["kind"], row["draw"]) for row in read(path)}
-    if path.exists() and not (text := path.read_text()).endswith("\n"):
-        path.write_text(text[: text.rfind("\n") + 1])  # a kill cut the last line off
-    for draw in range(DRAWS):
-        for kind in KINDS:
-            if (kind, draw) not in done:
-                line = json.dumps(_row(Spec(kind, draw))) + "\n"
-                with path.open("a") as file:
-                    file.write(line)
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file; a line that a kill cut off is none."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def _row(spec: Spec) -> dict[str, Any]:
-    import torch
-
-    from lab.ladders.ladder import run_ladder
-
-    torch.set_num_threads(1)
-    known = measured(spec)
-    ladder = run_ladder(spec, _trainer(spec), resolution=_QUARTER, max_extensions=1)
-    policy = OutcomePolicy()
-    finals = [policy.final_loss(curves) for curves in ladder.curves]
-    diverged = [policy.has_diverged(curves) for curves in ladder.curves]
-    edges = {f"edge_{m}": _edge(ladder.rates, ladder.curves, m) for m in (0.25, 0.12)}
-    runs = [
-        [rate, None if math.isinf(final) else round(final, 4), bad]
-        for rate, final, bad in zip(ladder.rates, finals, diverged, strict=True)
-    ]
-    seconds = round(sum(ladder.seconds), 1)
-    return {"kind": spec.kind, "draw": spec.draw, **known, **edges, "runs": runs, "s": seconds}
-
-
-def _edge(rates: Sequence[float], runs: Sequence[Curves], margin: float) -> Any:
-    return OutcomePolicy(margin=margin).judge(rates, runs).edge
-
-
-def _trainer(spec: Spec) -> Callable[[float], Curves]:
-    from lab.tasks.tasks import make_task
-    from rksp.recipe import Recipe
-    from rksp.watch.training import train
-
-    _, fields = spec.drawn
-    batches = make_task("bytes", length=LENGTH).batches(STEPS, fields["batch_size"], seed=spec.draw)
-
-    def run(rate: float) -> Curves:
-        recipe = Recipe(**fields, learning_rate=rate)
-        return train(_model(spec).model, batches, recipe)
-
-    return run
-
-
-def _model(spec: Spec) -> Any:
-    from lab.zoo.config import ZooConfig
-    from lab.zoo.kinds import build_kind
-
-    return build_kind(spec.kind, ZooConfig(**spec.drawn[0]), seed=spec.draw)
-
-
-def measured(spec: Spec) -> dict[str, Any]:
-    """Return the features of a model behind a plain module, rksp's E, and P at the nine rates."""
-    import torch
+def answered(kind: str, draw: int) -> dict[str, Any]:
+    """Return rksp's E, and P at the nine rates, of a model behind a plain module."""
     from torch.nn import functional as F
 
     from lab.tasks.tasks import make_task
+    from lab.zoo.config import ZooConfig
+    from lab.zoo.kinds import build_kind
     from rksp.assessment.pipeline import evaluate
     from rksp.models.given import module_source
     from rksp.recipe import Recipe
 
-    model, fields = _model(spec), spec.drawn[1]
-    task = make_task("bytes", length=LENGTH)
-    batch = task.batches(1, 32, seed=1_000 + spec.draw)[0]
+    shape, fields = _draw(draw)
+    model = build_kind(kind, ZooConfig(**shape), seed=draw)
+    batch = make_task("bytes", length=LENGTH).batches(1, 32, seed=1_000 + draw)[0]
     loss = lambda logits, target: F.cross_entropy(logits.flatten(0, 1), target.flatten())
-    source = module_source(model, (batch.inputs, batch.labels), loss)
-    found = evaluate(source, Recipe(**fields))
-    curve = {} if found.risk is None else {p.learning_rate: p.probability for p in found.risk.curve}
-    at = lambda rate: next((curve[r] for r in curve if abs(math.log10(r / rate)) < 0.02), None)
-    edge = None if found.risk is None else found.risk.likely_edge
-    with torch.no_grad():
-        spectra = _spectra(model, batch.inputs, found)
-        response = _response(model, batch.inputs, spec.draw)
-    return {"e": edge, "p": [at(rate) for rate in RATES], **spectra, "response": response}
-
-
-def _spectra(model: Any, tokens: Any, found: Any) -> dict[str, float | None]:
-    from rksp.measure.snapshots import collect
-    from rksp.spectra.dmd import distinct_states
-
-    sizes: list[float] = []
-
-    def consume(transition: Any) -> None:
-        states = distinct_states(transition.x, transition.y)
-        left, scale, right = np.linalg.svd(states.x, full_matrices=False)
-        kept = scale > 1e-6 * scale[0]
-        # Y X⁺ in the principal directions of X, each scaled to unit variance.
-        operator = ((states.y @ right[kept].T) / scale[kept]).T @ left[:, kept]
-        sizes.append(float(np.linalg.norm(operator, 2)))
-
-    collect(model, tokens, consume=consume)
-    layers = found.profile.spectra.layers
-
-    def mean(name: str) -> float | None:
-        values = [getattr(layer, name) for layer in layers]
-        known = [value for value in values if value is not None and math.isfinite(value)]
-        return sum(known) / len(known) if known else None
-
-    return {
-        "sigma_max": _log(sum(sizes) / len(sizes)),
-        "gain": _log(mean("energy_gain")),
-        "near_unit_mass": mean("near_unit_mass"),
-        "rho": _log(mean("spectral_radius")),
-        "kappa": _log(mean("eigenvector_condition")),
-        "eta": mean("nonlinearity"),
-    }
-
-
-def _response(model: Any, tokens: Any, seed: int) -> float | None:
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    whole = [p for p in model.parameters() if p.requires_grad]
-    centered = lambda: (z := model(tokens)) - z.mean(-1, keepdim=True)
-    before, changes = centered(), []
-    for _ in range(2):
-        signs = [torch.randint(0, 2, p.shape, generator=generator) * 2.0 - 1 for p in whole]
-        for sign in (1, -2):  # there, then to the other side
-            for p, s in zip(whole, signs, strict=True):
-                p.add_(sign * _SHIFT * s)
-            changes.append(float((centered() - before).norm() / before.norm()))
-        for p, s in zip(whole, signs, strict=True):
-            p.add_(_SHIFT * s)
-    return _log(sum(changes) / len(changes))
+    found = evaluate(module_source(model, (batch.inputs, batch.labels), loss), Recipe(**fields))
+    curve = {p.learning_rate: p.probability for p in found.risk.curve}
+    at = lambda rate: next(curve[r] for r in curve if abs(math.log10(r / rate)) < 0.02)
+    return {"e": found.risk.likely_edge, "p": [round(at(rate), 5) for rate in RATES]}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -262,7 +130,7 @@ class _Asked:
 
     @property
     def auroc(self) -> float:
-        return _auroc(self.failed, self.p)
+        return auroc(self.failed, self.p)
 
     @property
     def brier(self) -> float:
@@ -317,13 +185,6 @@ def _edge_error(edges: Sequence[tuple[str, float, list[float]]]) -> float:
     return float(np.mean(found))
 
 
-def _auroc(failed: np.ndarray, p: np.ndarray) -> float:
-    from scipy.stats import rankdata
-
-    ranks, bad = rankdata(p), failed.sum()
-    return float((ranks[failed].sum() - bad * (bad + 1) / 2) / (bad * (len(p) - bad)))
-
-
 def _interval(base: _Asked, one: _Asked) -> tuple[float, float]:
     """Return the 90 % interval of the gain in AUROC, over resampled kinds."""
     names = np.unique(base.kinds)
@@ -364,10 +225,6 @@ def _within(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             right += list(edges[own] - edges[own].mean())
         found[name] = float(np.corrcoef(left, right)[0, 1])
     return found
-
-
-def _log(value: float | None) -> float | None:
-    return math.log10(value) if value is not None and 0 < value < math.inf else None
 
 
 def claim(rows: Sequence[dict[str, Any]]) -> str:
@@ -411,7 +268,7 @@ def _alone(rows: Sequence[Mapping[str, Any]], of: str, value: Callable[..., floa
             if found is not None:
                 bad.append(label)
                 seen.append(found)
-    return f"{_auroc(np.array(bad), np.array(seen)):.3f}"
+    return f"{auroc(np.array(bad), np.array(seen)):.3f}"
 
 
 def _divergence(runs: Sequence[Sequence[Any]]) -> tuple[float, float | None]:
@@ -449,26 +306,15 @@ def tables() -> str:
 
 def answer_all() -> None:
     """Write E and P of this version of rksp for every ladder's model."""
-    lines = []
-    for row in read(STORED):
-        found = measured(Spec(row["kind"], row["draw"]))
-        lines.append(
-            json.dumps(
-                {name: row[name] for name in ("kind", "draw")}
-                | {"e": found["e"], "p": [round(p, 5) for p in found["p"]]}
-            )
-        )
-    READ.write_text("\n".join(lines) + "\n")
+    asked = [{name: row[name] for name in ("kind", "draw")} for row in read(STORED)]
+    READ.write_text("\n".join(json.dumps(row | answered(**row)) for row in asked) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train, answer or print."""
+    """Answer or print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", action="store_true", help="train the ladders that are missing")
     parser.add_argument("--answers", action="store_true", help="ask this version of rksp again")
     given = parser.parse_args(arguments)
-    if given.train:
-        train_all(STORED)
     if given.answers:
         answer_all()
     print(tables(), end="")

@@ -39,9 +39,9 @@ _SPOT = st.integers(0, 2**16 - 1)
 Change = tuple  # its kind, the spot, and what it needs
 
 
-def damaged_text(originals: Sequence[str], *, least: int = 1) -> st.SearchStrategy[str]:
+def damaged_text(originals: Sequence[str]) -> st.SearchStrategy[str]:
     """Return real texts, each with up to four changes."""
-    changes = st.lists(_change(), min_size=least, max_size=4)
+    changes = st.lists(_change(), min_size=1, max_size=4)
     return st.builds(lambda text, found: _all(text, found, originals), _one(originals), changes)
 
 

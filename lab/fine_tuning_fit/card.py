@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lab.fine_tuning_fit.fit import SHIPPED, fit_fine_tuning
+from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import FineTuningLadder
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out
 from lab.fine_tuning_fit.public_rows import (
@@ -24,7 +24,6 @@ from lab.fine_tuning_fit.scores import (
     Rule,
     chosen_starts,
     edge_score,
-    gain,
     members,
     nats_score,
     nested_starts,
@@ -38,16 +37,6 @@ from lab.fine_tuning_fit.scores import (
 from rksp.ground.files import digest
 from rksp.ground.model import definite
 
-# What was compared with the shipped terms: changed spreads, in words.
-TRIED: dict[str, dict[str, float]] = {
-    "without the rank": {"best: rank": 0.0},
-    "without the family": {"best: family": 0.0, "shared: family (full)": 0.0},
-    "without the size, all weights": {"shared: size (full)": 0.0},
-    "without the method": {"shared: method": 0.0, "best: method": 0.0},
-    "the method, in the edge too": {"edge: method": 0.15},
-    "without the size, adapters": {"best: size (adapter)": 0.0},
-}
-
 
 def evaluation(
     rows: Sequence[Row], lab: Sequence[FineTuningLadder] = (), *, tried: bool = False
@@ -57,8 +46,7 @@ def evaluation(
     Args:
         rows: Of `read_public_rows`.
         lab: Ladders of the lab, which have nats.
-        tried: Also leave the choice of the start out, and compare other terms: twenty times the
-            work.
+        tried: Also leave the choice of the start out: twenty times the work.
     """
     ladders = public_ladders(rows)
     predicted = {name: list(left_out(ladders, key)) for name, key in KEYS.items()}
@@ -71,7 +59,7 @@ def evaluation(
         _trained(rows),
     ]
     if tried:
-        parts += [_nested(ladders), _tried(ladders, predicted)]
+        parts.append(_nested(ladders))
     return "\n".join(parts)
 
 
@@ -277,21 +265,3 @@ def _predicted(rest: Sequence[FineTuningLadder], mine: Sequence[FineTuningLadder
 
 def _half(row: Row) -> int:
     return int(digest(str(row["arch"].get("model") or row["id"]), length=2), 16) % 2
-
-
-def _tried(ladders: Sequence[FineTuningLadder], shipped: Mapping[str, Sequence[LeftOut]]) -> str:
-    lines = [
-        "### Other terms, against those that are shipped\n",
-        "Gain of the log score of where the best rate and the edge lie, in nats over all ladders, "
-        "with its 95 % interval over what was left out.\n",
-        "| terms | left out | best rate | edge |",
-        "|---|---|---|---|",
-    ]
-    for words, changed in TRIED.items():
-        design = SHIPPED.with_spreads(**changed)
-        other = {name: list(left_out(ladders, key, design)) for name, key in KEYS.items()}
-        for name in KEYS:
-            gains = gain(other, shipped, name)
-            cells = [f"{g:+.1f} [{low:+.1f}, {high:+.1f}]" for g, low, high in gains.values()]
-            lines.append(f"| {words} | {name} | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines) + "\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lab.fine_tuning_fit.ladder import CARD, OPEN, FineTuningLadder
@@ -99,43 +99,15 @@ SPREADS: dict[str, float] = {
     "forgetting: source": 0.2,
 }
 _LAPSE = Lapse(share=0.01, low=0.005, high=0.02)  # until it is measured on what was left out
-# That of the best rate has the largest marginal likelihood among 0.05 to 0.3 (`evidence`).
+# That of the best rate has the largest marginal likelihood among 0.05 to 0.3.
 NOISE: dict[str, float] = {"best": 0.15, "edge": 0.1, "forgetting": 0.2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """Which terms count, and how far each may lie from what is stated."""
-
-    stated: Mapping[str, float] = field(default_factory=lambda: STATED)
-    spreads: Mapping[str, float] = field(default_factory=lambda: SPREADS)
-    noise: Mapping[str, float] = field(default_factory=lambda: NOISE)
-
-    def with_spreads(self, **changed: float) -> Design:
-        """Return the design with other spreads; 0 takes a term out."""
-        return replace(self, spreads=dict(self.spreads) | changed)
-
-
-SHIPPED = Design()
-
-
-def fit_fine_tuning(
-    ladders: Sequence[FineTuningLadder], design: Design = SHIPPED
-) -> FineTuningModel:
-    """Return the posterior after all ladders, without what leaving out says of its errors.
-
-    Args:
-        ladders: Of any sources.
-        design: The terms.
-    """
+def fit_fine_tuning(ladders: Sequence[FineTuningLadder]) -> FineTuningModel:
+    """Return the posterior after all ladders, without what leaving out says of its errors."""
     ladders = sorted(ladders, key=lambda x: (x.inputs.source, x.name))
-    prior, found = _posterior(ladders, design)
+    prior, found = _posterior(ladders)
     return replace(_kept(prior, found), shows=_shows(ladders), card=_card(ladders))
-
-
-def evidence(ladders: Sequence[FineTuningLadder], design: Design) -> float:
-    """Return the logarithm of the marginal likelihood of the ladders under a design."""
-    return _posterior(ladders, design)[1].evidence
 
 
 def rounded(value: float) -> float:
@@ -143,16 +115,14 @@ def rounded(value: float) -> float:
     return round(float(value), _DECIMALS) + 0.0
 
 
-def _posterior(
-    ladders: Sequence[FineTuningLadder], design: Design
-) -> tuple[FineTuningModel, Posterior]:
+def _posterior(ladders: Sequence[FineTuningLadder]) -> tuple[FineTuningModel, Posterior]:
     """Return the model before the data, and its posterior after the ladders."""
     prior = FineTuningModel(
-        spreads={name: spread for name, spread in design.spreads.items() if spread > 0},
-        stated=dict(design.stated),
+        spreads=SPREADS,
+        stated=STATED,
         mean={},
         covariance=[],
-        noise=dict(design.noise),
+        noise=NOISE,
         lapse=_LAPSE,
         shows={},
         card={},
@@ -162,7 +132,7 @@ def _posterior(
     for ladder in ladders:
         for response, (low, high) in _brackets(ladder):
             counted = prior.counted(ladder.inputs, response)
-            noise = design.noise[response]
+            noise = NOISE[response]
             if ladder.kind == CARD:  # offsets that one row alone has are noise to it
                 own = [spread for _, term, spread in counted if term.factor in _FITTED_ONLY]
                 noise = math.hypot(noise, *own)
@@ -170,7 +140,7 @@ def _posterior(
             spreads |= {name: spread for name, _, spread in counted}
             values = {name: term.value for name, term, _ in counted}
             seen.append(Seen(values=values, low=low, high=high, noise=noise, count=ladder.count))
-    return prior, posterior(seen, design.stated, spreads)
+    return prior, posterior(seen, STATED, spreads)
 
 
 def _brackets(ladder: FineTuningLadder) -> list[tuple[str, tuple[float, float]]]:

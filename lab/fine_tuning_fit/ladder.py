@@ -32,13 +32,11 @@ class FineTuningLadder:
         results: Held-out loss or score, `[runs]`; None where there is none.
         noise: Standard error of each result, `[runs]`; 0 where it is not known.
         higher_is_better: Whether `results` are scores.
-        is_nats: Whether `results` are nats a token, which ladders can be compared in.
         chosen: The rate of the best result, or the one that was chosen; None for a failed run.
         at_border: Whether the best result stands at an end of the ladder.
         count: Rows alike that this one stands for; those of cards are each a source of its own.
         width: Of the hidden states, for the public formula; None where it is not known.
         untrained: Result of not training at all; None where it is not known.
-        licence: As the row states it.
     """
 
     name: str
@@ -52,13 +50,11 @@ class FineTuningLadder:
     results: Sequence[float | None] = ()
     noise: Sequence[float] = ()
     higher_is_better: bool = False
-    is_nats: bool = False
     chosen: float | None = None
     at_border: bool = False
     count: int = 1
     width: float | None = None
     untrained: float | None = None
-    licence: str = ""
 
     @property
     def has_edge(self) -> bool:
@@ -98,11 +94,9 @@ def ladder_of_runs(
     *,
     noise: Sequence[float] = (),
     higher_is_better: bool = False,
-    is_nats: bool = False,
     forgetting: tuple[float, float] | None = None,
     width: float | None = None,
     untrained: float | None = None,
-    licence: str = "",
 ) -> FineTuningLadder:
     """Return a ladder with its brackets: the one way in for every source.
 
@@ -117,12 +111,9 @@ def ladder_of_runs(
         runs: (log10 of the rate, held-out result or None, failed or None if not known).
         noise: Standard error of each result; empty where none is known.
         higher_is_better: Whether results are scores.
-        is_nats: Whether results are nats a token.
         forgetting: Where the old abilities go.
-        count: Rows alike that this one stands for; those of cards are each a source of its own.
         width: Of the hidden states.
         untrained: Result of not training at all.
-        licence: Of the row.
 
     Raises:
         InputError: No run trained.
@@ -160,12 +151,10 @@ def ladder_of_runs(
         results=tuple(result for _, result, _ in runs),
         noise=tuple(noise),
         higher_is_better=higher_is_better,
-        is_nats=is_nats,
         chosen=chosen,
         at_border=place in (0, len(known) - 1),
         width=width,
         untrained=untrained,
-        licence=licence,
     )
 
 

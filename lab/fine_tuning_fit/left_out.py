@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lab.fine_tuning_fit.fit import SHIPPED, Design, fit_fine_tuning
+from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder
 from lab.fit.lapses import lapse_of
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate
@@ -37,25 +37,17 @@ class LeftOut:
     name: str
 
 
-def left_out(
-    ladders: Sequence[FineTuningLadder],
-    key: Key,
-    design: Design = SHIPPED,
-    *,
-    kinds: Sequence[str] = (LADDER,),
-) -> Iterator[LeftOut]:
-    """Yield every ladder of these kinds, each predicted without all that share its key.
+def left_out(ladders: Sequence[FineTuningLadder], key: Key) -> Iterator[LeftOut]:
+    """Yield every ladder, predicted without all that share its key: recipes and cards are fitted.
 
     Args:
         ladders: All of them.
         key: Source or family.
-        design: The terms.
-        kinds: Of ladders that are predicted; all are fitted.
     """
-    for name in sorted({key(x) for x in ladders if x.kind in kinds}):
-        model = fit_fine_tuning([x for x in ladders if key(x) != name], design)
+    for name in sorted({key(x) for x in ladders if x.kind == LADDER}):
+        model = fit_fine_tuning([x for x in ladders if key(x) != name])
         for x in ladders:
-            if key(x) == name and x.kind in kinds:
+            if key(x) == name and x.kind == LADDER:
                 yield LeftOut(ladder=x, estimate=model.predict(x.inputs), name=name)
 
 

@@ -154,23 +154,19 @@ def chosen_rate(row: Row) -> FineTuningLadder:
         failed=(False,),
         results=(None,),
         chosen=rate,
-        licence=str(row["license"]),
     )
 
 
 def _ladder(row: Row) -> FineTuningLadder:
     rates = [math.log10(rate) for rate in row["rates"]]
-    metric = str(row["metric"])
     return ladder_of_runs(
         str(row["id"]),
         inputs_of(row),
         list(zip(rates, row.get("final_loss") or row["score"], row["failed"], strict=True)),
         noise=_noise(row),
         higher_is_better=bool(row["higher_is_better"]),
-        is_nats="NLL" in metric,
         forgetting=_forgetting(row, rates),
         width=_number(row["arch"].get("hidden_size")),
-        licence=str(row["license"]),
     )
 
 
@@ -224,7 +220,6 @@ def _failed_run(row: Row) -> FineTuningLadder:
         rates=(rate,),
         failed=(True,),
         results=(None,),
-        licence=str(row["license"]),
     )
 
 
@@ -246,7 +241,6 @@ def _practice(family: str, rows: Sequence[Row]) -> FineTuningLadder:
         inputs=inputs,
         best=(middle - _CHOSEN_WIDTH, middle + _CHOSEN_WIDTH),
         chosen=middle,
-        licence="cards of various licences",
     )
 
 
@@ -278,7 +272,6 @@ def _passed(family: str, rows: Sequence[Row]) -> list[FineTuningLadder]:
             edge=(rate, math.inf),
             chosen=rate,
             count=count,
-            licence="cards of various licences",
         )
         for (objective, size, rate), count in sorted(alike.items(), key=repr)
     ]

@@ -13,10 +13,8 @@ from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder, interpolated
 from lab.fine_tuning_fit.left_out import KEYS, LeftOut, left_out, source_of
 from rksp.classifiers.fine_tuning.inputs import USUAL
-from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 from rksp.classifiers.metrics import auroc, ece
-from rksp.classifiers.rates import RateMixture
-from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import Verdict, word_at
 from rksp.ground.model import definite
 
@@ -103,13 +101,13 @@ def starts(one: LeftOut) -> float:
 def usual(one: LeftOut) -> float:
     """Return log10 of the usual rate, or of *do not exceed* where that is lower."""
     rate = USUAL[one.ladder.inputs.practice]
-    return math.log10(min(rate, one.estimate.do_not_exceed()))
+    return math.log10(min(rate, one.estimate.rate_at(DEFAULT_RISK)))
 
 
 def halfway(one: LeftOut) -> float:
     """Return the same, halfway in decades from the usual rate to the model's."""
     rate = (math.log10(USUAL[one.ladder.inputs.practice]) + one.estimate.best.location) / 2
-    return min(rate, math.log10(one.estimate.do_not_exceed()))
+    return min(rate, math.log10(one.estimate.rate_at(DEFAULT_RISK)))
 
 
 AT_USUAL, MODEL = "usual", "model"
@@ -225,7 +223,7 @@ def edge_score(predicted: Sequence[LeftOut]) -> EdgeScore:
     """Judge the edge of the ladders that have one."""
     known = [x for x in predicted if x.ladder.has_edge]
     misses = [x.estimate.edge.location - sum(x.ladder.edge) / 2 for x in known]
-    ceilings = [math.log10(x.estimate.do_not_exceed()) for x in known]
+    ceilings = [math.log10(x.estimate.rate_at(DEFAULT_RISK)) for x in known]
     return EdgeScore(
         error=_median(np.abs(misses).tolist()),
         bias=_median(misses),
@@ -281,52 +279,11 @@ def trained_score(predicted: Sequence[LeftOut]) -> TrainedScore:
     risk, above = [], []
     for x in predicted:
         rate = 10 ** definite(x.ladder.chosen)
-        failed, most = x.estimate.failed(rate), x.estimate.do_not_exceed()
+        failed, most = x.estimate.failed(rate), x.estimate.rate_at(DEFAULT_RISK)
         word = word_at(rate, most, is_risk=failed >= DEFAULT_BAR)
         risk.append(word is Verdict.RISK)
         above.append(word is not Verdict.OK)
     return TrainedScore(at_risk=_mean(risk), above_ok=_mean(above), count=len(risk))
-
-
-def log_score(estimate: FineTuningEstimate, ladder: FineTuningLadder) -> dict[str, float]:
-    """Return the logarithm of the chance that was given to where the best rate and the edge lie."""
-    found = {}
-    for name, said, (low, high) in (
-        ("best", estimate.best, ladder.best),
-        ("edge", estimate.edge, ladder.edge),
-    ):
-        if math.isfinite(low) or math.isfinite(high):
-            found[name] = math.log(max(_below(said, high) - _below(said, low), 1e-4))
-    return found
-
-
-def gain(
-    with_it: Mapping[str, Sequence[LeftOut]], without: Mapping[str, Sequence[LeftOut]], key: str
-) -> dict[str, tuple[float, float, float]]:
-    """Return what a term adds to the log score of each response, with an interval over groups.
-
-    Args:
-        with_it: What was left out, by `KEYS`.
-        without: The same ladders in the same order, without the term.
-        key: One of `KEYS`.
-    """
-    rng = np.random.default_rng(0)
-    found = {}
-    for response in ("best", "edge"):
-        by_name: defaultdict[str, float] = defaultdict(float)
-        for new, old in zip(with_it[key], without[key], strict=True):
-            scores = (log_score(x.estimate, x.ladder).get(response, 0.0) for x in (new, old))
-            after, before = scores
-            by_name[new.name] += after - before
-        sums = np.array(list(by_name.values()))
-        drawn = [sums[rng.integers(0, len(sums), len(sums))].sum() for _ in range(1000)]
-        low, high = np.percentile(drawn, [2.5, 97.5])
-        found[response] = (float(sums.sum()), float(low), float(high))
-    return found
-
-
-def _below(said: RateMixture, log_rate: float) -> float:
-    return float(log_rate > 0) if math.isinf(log_rate) else said.below(10**log_rate)
 
 
 def _mean(values: Sequence[float]) -> float:

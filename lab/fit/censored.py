@@ -46,7 +46,6 @@ def fit_censored(
     groups: Sequence[str],
     signs: Sequence[int],
     group_spread: float,
-    ridge: float = 1.0,
     priors: Sequence[float | None] = (),
     means: Sequence[float] = (),
 ) -> CensoredFit:
@@ -63,10 +62,9 @@ def fit_censored(
         kinds: `[rows]` int, from 0.
         groups: `[rows]`; "" has no offset.
         signs: `[columns]`: 1 and -1 keep a coefficient from changing sign.
-        ridge: Weight of the squared standardized coefficients.
         group_spread: Standard deviation of the offsets.
-        priors: `[columns]`: standard deviation of a coefficient, which replaces the ridge; None
-            keeps it. Empty keeps all.
+        priors: `[columns]`: standard deviation of a coefficient, which replaces the ridge of 1;
+            None keeps it. Empty keeps all.
         means: `[columns]`: of the coefficients before the data; empty for 0.
     """
     from scipy.optimize import minimize  # only fitting needs it
@@ -79,7 +77,7 @@ def fit_censored(
     z = (x - centers) / scales
     stiff = np.array(
         [
-            ridge if prior is None else 1 / (prior * scale) ** 2
+            1.0 if prior is None else 1 / (prior * scale) ** 2
             for prior, scale in zip(priors or [None] * len(scales), scales, strict=True)
         ]
     )

@@ -17,6 +17,8 @@ from lab.fit.edge_left_out import (
     optimizers_left_out,
     pair_table,
     predicted,
+    shape_of,
+    source_of,
     teams_table,
 )
 from lab.fit.edge_lengths import bridge, horizons, warmups
@@ -28,7 +30,6 @@ from lab.fit.edge_scores import (
     published,
     rule_guesses,
     single_runs,
-    unseen,
 )
 from lab.fit.edge_transfer import transfer_errors
 from lab.fit.edge_verdicts import verdict_table
@@ -70,7 +71,7 @@ def edge_tables(
     yield left_out_table(ladders, model)
     yield ceiling_table(ladders, judged, repeats, pairs)
     if public:
-        by_source = dict(unseen(ladders, model, "source"))
+        by_source = predicted(ladders, model, source_of)
         yield optimizers_left_out(ladders, model)
         by_source = {name: read for name, read in by_source.items() if _adam(read)}
         yield _sources(ladders, model, by_source)
@@ -116,7 +117,7 @@ def _sources(
         f"| predictor | edge: mean | {' | '.join(names)} | best rate: mean |",
         f"|---|{'---|' * (len(names) + 2)}",
     ]
-    config = dict(unseen(ladders, model, "source", CONFIG_ONLY))
+    config = predicted(ladders, model, source_of, CONFIG_ONLY)
     for title, found in (("rksp", by_source), ("rksp, configuration alone", config)):
         edges = [_miss(found[name], "edge") for name in names]
         bests = [_miss(found[name], "best") for name in names]
@@ -268,7 +269,7 @@ def _shapes(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         "| shape | ladders with an edge | edge error | best-rate error |",
         "|---|---|---|---|",
     ]
-    for name, found in unseen(ladders, model, "shape"):
+    for name, found in predicted(ladders, model, shape_of).items():
         edged = sum(p.ladder.has_edge for p in _adam(found))
         if edged:
             miss, best = _miss(found, "edge"), _miss(found, "best")

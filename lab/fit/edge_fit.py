@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 
@@ -52,23 +52,12 @@ _UNTOLD = {field.name: field.default for field in fields(EdgeInputs)}
 _REACH = 2.0  # standard deviations that a measured column may lie from what is expected
 # What was fitted by this process, with the ladders, so that none of their ids is given again:
 # tables leave out the same sources.
+Columns = tuple[Column, ...]
 _FITTED: dict[Hashable, tuple[Sequence[EdgeLadder], EdgeModel]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """Which columns are used; the smaller ones are what the full one is compared with."""
-
-    config: tuple[Column, ...] = CONFIG_COLUMNS
-    measured: tuple[Column, ...] = MEASURED_COLUMNS
-    has_families: bool = True
-
-
-FULL = Design()
-
-
 def fit_edge_model(
-    ladders: Sequence[EdgeLadder], design: Design = FULL, *, spreads: bool = True
+    ladders: Sequence[EdgeLadder], measured: Columns = MEASURED_COLUMNS, *, spreads: bool = True
 ) -> EdgeModel:
     """Fit the lines, the curves of lost nats and the spreads.
 
@@ -76,7 +65,7 @@ def fit_edge_model(
 
     Args:
         ladders: Of the lab and of public sources.
-        design: The columns that are used.
+        measured: The columns of measurements that are used; none without measuring.
         spreads: Measure the spreads by leaving every source out once; otherwise they are those of
             the fit, which know nothing of new sources.
     """
@@ -84,17 +73,16 @@ def fit_edge_model(
         (x for x in ladders if x.source != OPENLM),
         key=lambda x: (x.source, x.name, x.changed, x.low, x.high),
     )
-    asked = (tuple(map(id, ladders)), design, spreads)
+    asked = (tuple(map(id, ladders)), measured, spreads)
     if asked not in _FITTED:
-        _FITTED[asked] = (ladders, _fitted(ladders, design, spreads))
+        _FITTED[asked] = (ladders, _fitted(ladders, measured, spreads))
     return _FITTED[asked][1]
 
 
-def _fitted(ladders: Sequence[EdgeLadder], design: Design, spreads: bool) -> EdgeModel:
-    expected = _fit_expected(ladders, design)
-    design = replace(design, measured=tuple(c for c in design.measured if c.name in expected))
-    fits = {of: _fit_line(ladders, design, expected, of) for of in LINES}
-    columns = (*design.config, *design.measured)
+def _fitted(ladders: Sequence[EdgeLadder], measured: Columns, spreads: bool) -> EdgeModel:
+    expected = _fit_expected(ladders, measured)
+    columns = (*CONFIG_COLUMNS, *(c for c in measured if c.name in expected))
+    fits = {of: _fit_line(ladders, columns, expected, of) for of in LINES}
     edge, best, divergence = (
         _line(fit, [c.name for c in columns if of in c.lines]) for of, fit in fits.items()
     )
@@ -132,19 +120,20 @@ def _fitted(ladders: Sequence[EdgeLadder], design: Design, spreads: bool) -> Edg
     known = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
     model = replace(model, ranges=_ranges(model, known))
     noise = (float(edge_fit.spreads[0]), float(best_fit.spreads[0]))
-    if design.has_families:
-        of_lab = [x for x in whole if x.source == LAB]
-        families = family_offsets(model, of_lab, noise)
-        begins = divergence_offsets(model, of_lab, float(divergence_fit.spreads[0]))
-        model = replace(
-            model,
-            kinds=Kinds(families=families, unlike={}),
-            divergence=replace(model.divergence, families=begins),
-        )
-    return with_spreads(model, list(held_out(ladders, design))) if spreads else model
+    of_lab = [x for x in whole if x.source == LAB]
+    families = family_offsets(model, of_lab, noise)
+    begins = divergence_offsets(model, of_lab, float(divergence_fit.spreads[0]))
+    model = replace(
+        model,
+        kinds=Kinds(families=families, unlike={}),
+        divergence=replace(model.divergence, families=begins),
+    )
+    return with_spreads(model, list(held_out(ladders, measured))) if spreads else model
 
 
-def held_out(ladders: Sequence[EdgeLadder], design: Design = FULL) -> Iterator[HeldOut]:
+def held_out(
+    ladders: Sequence[EdgeLadder], measured: Columns = MEASURED_COLUMNS
+) -> Iterator[HeldOut]:
     """Yield every public source, lab family and lab task, and a model that saw nothing of it.
 
     Single runs of a source go with it.
@@ -156,16 +145,16 @@ def held_out(ladders: Sequence[EdgeLadder], design: Design = FULL) -> Iterator[H
     }
     for left, key in keys.items():
         for name in sorted({key(x) for x in ladders} - {""}):
-            seen = fit_edge_model([x for x in ladders if key(x) != name], design, spreads=False)
+            seen = fit_edge_model([x for x in ladders if key(x) != name], measured, spreads=False)
             mine = [x for x in ladders if key(x) == name]
             yield HeldOut(left=left, name=name, seen=seen, ladders=mine)
 
 
-def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Expected]:
+def _fit_expected(ladders: Sequence[EdgeLadder], measured: Columns) -> dict[str, Expected]:
     """Fit a ridge line of every measured column in those of the configuration."""
     found = {}
-    names = [c.name for c in design.config]
-    for column in design.measured:
+    names = [c.name for c in CONFIG_COLUMNS]
+    for column in measured:
         rows = [
             (list(config_features(x.inputs).values()), value)
             for x in ladders
@@ -193,11 +182,11 @@ def _fit_expected(ladders: Sequence[EdgeLadder], design: Design) -> dict[str, Ex
 
 def _fit_line(
     ladders: Sequence[EdgeLadder],
-    design: Design,
+    columns: Columns,
     expected: Mapping[str, Expected],
     of: LineName,
 ) -> CensoredFit:
-    columns = [c for c in (*design.config, *design.measured) if of in c.lines]
+    columns = tuple(c for c in columns if of in c.lines)
     if of == "best":
         ladders = [x for x in ladders if x.best is not None or x.source == PUBLISHED]
         around = [
@@ -222,9 +211,7 @@ def _fit_line(
     )
 
 
-def _row(
-    ladder: EdgeLadder, columns: Sequence[Column], expected: Mapping[str, Expected]
-) -> list[float]:
+def _row(ladder: EdgeLadder, columns: Columns, expected: Mapping[str, Expected]) -> list[float]:
     features = config_features(ladder.inputs)
     surplus = {
         name: e.surplus(float(ladder.measured.get(name, math.nan)), features)

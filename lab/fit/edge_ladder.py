@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,19 @@ class EdgeLadder:
     seed: int = 0
     block: str = ""
     team: str = ""
+
+    @classmethod
+    def of_one_run(cls, rate: float, failed: bool, excess: float, **rest: Any) -> EdgeLadder:
+        """Return a run, whose rate bounds the edge from one side; `rest` are the other fields."""
+        return cls(
+            **rest,
+            low=-math.inf if failed else rate,
+            high=rate if failed else math.inf,
+            best=None,
+            rates=np.array([rate]),
+            excess=np.array([excess]),
+            failed=np.array([failed]),
+        )
 
     @property
     def has_edge(self) -> bool:

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from lab.fit.edge_fit import FULL, Design, fit_edge_model
+from lab.fit.edge_fit import Columns, fit_edge_model
 from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PAIRS, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
-from rksp.classifiers.edge_inputs import ADAM_FAMILY
+from rksp.classifiers.edge_inputs import ADAM_FAMILY, MEASURED_COLUMNS
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc, ece
 from rksp.ground.model import definite
@@ -22,7 +22,7 @@ FOLDS = 8
 
 
 def predicted(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, key: Key, design: Design = FULL
+    ladders: Sequence[EdgeLadder], model: EdgeModel, key: Key, measured: Columns = MEASURED_COLUMNS
 ) -> dict[str, list[Prediction]]:
     """Return predictions of every ladder that has a key, by the key, all of which was left out.
 
@@ -30,14 +30,24 @@ def predicted(
         ladders: Of the lab and of public sources.
         model: Whose spreads are used.
         key: "" for what is never left out.
-        design: The columns that are used.
+        measured: The columns of measurements that are used.
     """
     found = {}
     for name in sorted({key(x) for x in ladders} - {""}):
         rest = [x for x in ladders if key(x) != name]
-        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
+        seen = with_spreads_of(fit_edge_model(rest, measured, spreads=False), model)
         found[name] = [Prediction.of(seen, x) for x in ladders if key(x) == name]
     return found
+
+
+def source_of(ladder: EdgeLadder) -> str:
+    """Return the public source of a ladder; "" where it has none that is left out."""
+    return "" if ladder.source in (LAB, PUBLISHED, OPENLM) else ladder.source
+
+
+def shape_of(ladder: EdgeLadder) -> str:
+    """Return the shape of a ladder of a public source; "" of others."""
+    return ladder.shape if source_of(ladder) else ""
 
 
 def keys(ladders: Sequence[EdgeLadder]) -> dict[str, Key]:
@@ -46,10 +56,8 @@ def keys(ladders: Sequence[EdgeLadder]) -> dict[str, Key]:
     fold = {name: str(number % FOLDS) for number, name in enumerate(names)}
     of_lab: Callable[[Key], Key] = lambda key: lambda x: key(x) if x.source == LAB else ""
     return {
-        "public sources": lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.source,
-        "public sources but Step Law": lambda x: (
-            "" if x.source in (LAB, PUBLISHED, OPENLM, "steplaw") else x.source
-        ),
+        "public sources": source_of,
+        "public sources but Step Law": lambda x: "" if x.source == "steplaw" else source_of(x),
         "families of the lab": of_lab(lambda x: x.inputs.family),
         "tasks of the lab": of_lab(lambda x: x.task),
         "ladders of the lab": of_lab(lambda x: fold.get(x.name, "")),
@@ -208,8 +216,7 @@ def optimizers_left_out(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
 
 def batches(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
     """Return what *start here* loses by the tokens of a batch, the shape left out; Adam's kin."""
-    key = lambda x: "" if x.source in (LAB, PUBLISHED, OPENLM) else x.shape
-    every = [p for read in predicted(ladders, model, key).values() for p in read]
+    every = [p for read in predicted(ladders, model, shape_of).values() for p in read]
     every = [
         p for p in every if p.ladder.best is not None and p.ladder.inputs.optimizer in ADAM_FAMILY
     ]

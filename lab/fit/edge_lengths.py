@@ -12,6 +12,7 @@ from lab.fit.edge_ladder import BRIDGE, LAB, OPENLM, PUBLISHED, EdgeLadder
 from lab.fit.edge_scores import Prediction
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_model import EdgeModel
+from rksp.documents.terms import DEFAULT_RISK
 
 
 def horizons(ladders: Sequence[EdgeLadder]) -> str:
@@ -131,7 +132,9 @@ def warmups(ladders: Sequence[EdgeLadder], model: EdgeModel) -> str:
         read = [model.predict(x.inputs, x.measured) for x in some]
         rates = [10 ** x.rates[0] for x in some]
         said = np.mean([r.failed(rate) for r, rate in zip(read, rates, strict=True)])
-        above = np.mean([rate > r.do_not_exceed() for r, rate in zip(read, rates, strict=True)])
+        above = np.mean(
+            [rate > r.rate_at(DEFAULT_RISK) for r, rate in zip(read, rates, strict=True)]
+        )
         lost = np.mean([x.excess[0] for x in some])
         failed = np.mean([x.failed[0] for x in some])
         lines.append(

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lab.fit.edge_fit import FULL, Design, fit_edge_model
+from lab.fit.edge_fit import Columns, fit_edge_model
 from lab.fit.edge_ladder import BOUNDS, LAB, OPENLM, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import with_spreads_of
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel
 from rksp.classifiers.metrics import auroc
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.model import definite
 from rksp.models.families import family_of
 
-CONFIG_ONLY = Design(measured=())
+CONFIG_ONLY: Columns = ()
 Guess = Callable[[EdgeLadder], tuple[float, float]]  # log10 of the edge and of the best rate
 
 
@@ -55,7 +56,7 @@ class Prediction:
             ),
             best=read.log_best + reached,
             start=math.log10(read.start_here) + reached,
-            ceiling=math.log10(read.do_not_exceed()) + reached,
+            ceiling=math.log10(read.rate_at(DEFAULT_RISK)) + reached,
             failed=np.array([read.failed(rate) for rate in rates]),
             failed_low=ends[:, 0],
             failed_high=ends[:, 1],
@@ -72,24 +73,6 @@ class Prediction:
         """The share of the edge's interval that lies above `ceiling`."""
         low, high = self.ladder.low, self.ladder.high
         return float(np.clip((high - self.ceiling) / (high - low), 0, 1))
-
-
-def unseen(
-    ladders: Sequence[EdgeLadder], model: EdgeModel, key: str, design: Design = FULL
-) -> Iterator[tuple[str, list[Prediction]]]:
-    """Yield (name, predictions of its ladders) of every source or shape left out of the fit.
-
-    Args:
-        ladders: Of the lab and of public sources.
-        model: Whose spreads are used.
-        design: The columns that are used.
-        key: "source" or "shape"; single runs of a source or shape go with it.
-    """
-    public = [x for x in ladders if x.source not in (LAB, PUBLISHED, OPENLM)]
-    for name in sorted({getattr(x, key) for x in public}):
-        rest = [x for x in ladders if x.source == LAB or getattr(x, key) != name]
-        seen = with_spreads_of(fit_edge_model(rest, design, spreads=False), model)
-        yield name, [Prediction.of(seen, x) for x in public if getattr(x, key) == name]
 
 
 def single_runs(
@@ -157,7 +140,7 @@ def published(ladders: Sequence[EdgeLadder], model: EdgeModel) -> list[Published
                         name=x.name,
                         kind=_kind(x.inputs),
                         start=read.start_here / rate,
-                        ceiling=read.do_not_exceed() / rate,
+                        ceiling=read.rate_at(DEFAULT_RISK) / rate,
                         failed=read.failed(rate),
                         failed_high=read.interval(rate)[1],
                     )

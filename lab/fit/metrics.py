@@ -20,7 +20,7 @@ class Score:
 
 
 def bootstrap(
-    statistic: Callable[[np.ndarray], float], groups: np.ndarray, *, draws: int = 200, seed: int = 0
+    statistic: Callable[[np.ndarray], float], groups: np.ndarray, *, draws: int = 200
 ) -> tuple[float, float]:
     """Return the 2.5th and 97.5th percentile of a statistic, whole groups drawn with repeats.
 
@@ -28,9 +28,8 @@ def bootstrap(
         statistic: Takes row indices.
         groups: Group of each row, `[rows]`: rows of one ladder are not independent.
         draws: Number of draws.
-        seed: Of the draws.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     names, inverse = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(inverse == k) for k in range(len(names))]
     values = []
@@ -45,10 +44,8 @@ def bootstrap(
     return float(low), float(high)
 
 
-def difference(
-    y: np.ndarray, ours: np.ndarray, theirs: np.ndarray, ladders: np.ndarray, *, draws: int = 200
-) -> Score:
+def difference(y: np.ndarray, ours: np.ndarray, theirs: np.ndarray, ladders: np.ndarray) -> Score:
     """Return the AUROC of ours minus theirs, with its interval over ladders."""
     statistic = lambda rows: auroc(y[rows], ours[rows]) - auroc(y[rows], theirs[rows])
-    low, high = bootstrap(statistic, ladders, draws=draws)
+    low, high = bootstrap(statistic, ladders)
     return Score(value=statistic(np.arange(len(y))), low=low, high=high)

@@ -214,18 +214,13 @@ def _single(row: Mapping[str, Any], measured: Mapping[str, Mapping[str, float]])
     losses = (row["final_loss"], row["baseline_loss"])
     excess = math.inf if None in losses else losses[0] - losses[1]
     shape = shape_name(source, row["arch"], inputs.optimizer)
-    return EdgeLadder(
+    return EdgeLadder.of_one_run(
+        *(rate, failed, excess),
         name=row["ladder"],
         source=source,
         group=f"{source}-{row['recipe']['optimizer']}",
         shape=shape,
         inputs=inputs,
-        low=-math.inf if failed else rate,
-        high=rate if failed else math.inf,
-        best=None,
-        rates=np.array([rate]),
-        excess=np.array([excess]),
-        failed=np.array([failed]),
         measured=measured.get(shape, {}),
         changed=row["changed"],
     )
@@ -249,18 +244,13 @@ def _warmups(
     for length, loss in zip(lengths.tolist(), losses.tolist(), strict=True):
         failed = loss > losses[best] + MARGIN and length < lengths[best]
         found.append(
-            EdgeLadder(
+            EdgeLadder.of_one_run(
+                *(rate, failed, loss - losses[best]),
                 name=f"{shape}-{recipe['steps']}",
                 source=OPENLM,
                 group=OPENLM,
                 shape=shape,
                 inputs=inputs_of(arch, recipe | {"warmup_steps": length}, OPENLM),
-                low=-math.inf if failed else rate,
-                high=rate if failed else math.inf,
-                best=None,
-                rates=np.array([rate]),
-                excess=np.array([loss - losses[best]]),
-                failed=np.array([failed]),
                 measured=measured.get(shape, {}),
                 changed=f"warmup_steps={length}",
             )
@@ -272,18 +262,13 @@ def _published(row: Mapping[str, Any]) -> EdgeLadder:
     """Return a run that is known to have trained well: its edge lies above its rate."""
     inputs = inputs_of(row["arch"], row["recipe"], PUBLISHED)
     rate = math.log10(row["recipe"]["learning_rate"] * inputs.peak_share)
-    return EdgeLadder(
+    return EdgeLadder.of_one_run(
+        *(rate, False, math.nan),
         name=row["id"],
         source=PUBLISHED,
         group=row["group"],
         shape=row["id"],
         inputs=inputs,
-        low=rate,
-        high=math.inf,
-        best=None,
-        rates=np.array([rate]),
-        excess=np.array([math.nan]),
-        failed=np.array([False]),
         changed=PUBLISHED,
     )
 

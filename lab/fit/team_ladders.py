@@ -80,7 +80,8 @@ def team_ladder(row: Mapping[str, Any]) -> EdgeLadder | None:
         "team": str(row["source"]).partition("@")[0],
     }
     if any(word in row["metric"] for word in _NO_LOSS):
-        return _bound(float(rates[~failed].max()), is_failure=False, **shared)
+        trained = float(rates[~failed].max())
+        return EdgeLadder.of_one_run(trained, False, math.nan, **shared, changed=TRAINED)
     scale = math.log(2) * BYTES_A_TOKEN if "bpb" in row["metric"] else 1.0
     losses = np.array([math.nan if x is None else x * scale for x in row["final_loss"]])[order]
     passed = rates[~np.isfinite(losses) & ~failed]
@@ -117,9 +118,9 @@ def failed_run(row: Mapping[str, Any]) -> EdgeLadder | None:
         recipe["warmup_steps"] = round(_WARMED[_COURSE] * recipe["steps"])
     source = row["group"].replace("-", "_")
     inputs = inputs_of(arch, recipe, source)
-    return _bound(
-        math.log10(rate * inputs.peak_share),
-        is_failure=True,
+    return EdgeLadder.of_one_run(
+        *(math.log10(rate * inputs.peak_share), True, math.inf),
+        changed=FAILED,
         name=row["id"],
         source=source,
         group=row["group"],
@@ -173,17 +174,3 @@ def _whole(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _is_known(arch: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
     facts = (arch.get("hidden_size"), arch.get("layers"), recipe.get("steps"))
     return all((*facts, recipe["batch_tokens"])) and recipe["optimizer"] in ("adamw", *OPTIMIZERS)
-
-
-def _bound(rate: float, *, is_failure: bool, **shared: Any) -> EdgeLadder:
-    """Return a rate, a logarithm, that bounds the edge from one side."""
-    return EdgeLadder(
-        **shared,
-        low=-math.inf if is_failure else rate,
-        high=rate if is_failure else math.inf,
-        best=None,
-        rates=np.array([rate]),
-        excess=np.array([math.inf if is_failure else math.nan]),
-        failed=np.array([is_failure]),
-        changed=FAILED if is_failure else TRAINED,
-    )

@@ -14,10 +14,10 @@ from lab.fit.edge_ladder import BRIDGE, LAB, MARGIN, PUBLISHED, EdgeLadder
 from lab.fit.edge_spreads import HeldOut, with_spreads, with_spreads_of
 from lab.own_runs.bounds import bounds_markdown
 from lab.own_runs.thinned import thinned_markdown
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import ADAM_FAMILY, EdgeInputs
-from rksp.classifiers.edge_model import EdgeModel
+from rksp.classifiers.edge_model import EdgeEstimate, EdgeModel
 from rksp.classifiers.metrics import auroc
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.model import definite
 from rksp.own_runs.informed import InformedModel
 from rksp.own_runs.observed import Observed
@@ -348,7 +348,7 @@ def _errors(model: _Predictor, case: _Case, count: int) -> Errors:
         moved.append(abs(said.log_edge - bare.log_edge) / half)
         if ladder.has_edge:
             edges.append(abs(said.log_edge + reached - ladder.edge))
-            ceiling = math.log10(said.do_not_exceed()) + reached
+            ceiling = math.log10(said.rate_at(DEFAULT_RISK)) + reached
             width = ladder.high - ladder.low
             covered.append(float(np.clip((ladder.high - ceiling) / width, 0, 1)))
         bests.append(abs(said.log_best + reached - definite(ladder.best)))

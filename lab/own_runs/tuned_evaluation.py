@@ -11,6 +11,7 @@ from lab.fine_tuning_fit.fit import fit_fine_tuning
 from lab.fine_tuning_fit.ladder import LADDER, FineTuningLadder
 from lab.fine_tuning_fit.left_out import source_of
 from rksp.classifiers.fine_tuning.model import FineTuningModel
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.model import definite
 from rksp.own_runs.informed import own_inputs
 from rksp.own_runs.observed import MISTAKEN
@@ -70,7 +71,7 @@ def _errors(model: FineTuningModel, ladders: Sequence[FineTuningLadder]) -> _Err
         said = model.predict(own_inputs(x.inputs))
         if x.has_edge:
             edges.append(abs(said.log_edge - sum(x.edge) / 2))
-            below.append(math.log10(said.do_not_exceed()) < x.edge[1])
+            below.append(math.log10(said.rate_at(DEFAULT_RISK)) < x.edge[1])
         bests.append(abs(said.log_best - definite(x.chosen)))
     return (
         float(np.median(edges)) if edges else math.nan,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,6 +55,26 @@ class Task:
         return [self.draw(generator, batch_size) for _ in range(count)]
 
 
+def token_task(
+    name: str,
+    head: Head,
+    vocab: int,
+    length: int,
+    trivial_loss: float,
+    draw: Callable[[torch.Generator, int], Batch],
+) -> Task:
+    """Return a task whose answers are tokens; the arguments are fields of `Task`."""
+    return Task(
+        name=name,
+        head=head,
+        vocab_size=vocab,
+        num_classes=vocab,
+        sequence_length=length,
+        trivial_loss=trivial_loss,
+        draw=draw,
+    )
+
+
 def _recall(
     generator: torch.Generator, batch: int, *, length: int, vocab: int, pairs: int
 ) -> Batch:
@@ -79,15 +98,8 @@ def associative_recall(*, length: int = 64, vocab: int = 256, pairs: int = 4) ->
     2602.22988. Keys are distinct tokens of the lower half of the vocabulary; values are tokens of
     the upper half. So the trivial answer knows the half.
     """
-    return Task(
-        name="recall",
-        head="causal-lm",
-        vocab_size=vocab,
-        num_classes=vocab,
-        sequence_length=length,
-        trivial_loss=math.log(vocab - vocab // 2),
-        draw=partial(_recall, length=length, vocab=vocab, pairs=pairs),
-    )
+    draw = partial(_recall, length=length, vocab=vocab, pairs=pairs)
+    return token_task("recall", "causal-lm", vocab, length, math.log(vocab - vocab // 2), draw)
 
 
 def _segment(generator: torch.Generator, vocab: int) -> Tensor:
@@ -117,15 +129,8 @@ def _synthetic(generator: torch.Generator, batch: int, *, length: int, vocab: in
 
 def synthetic_lm(*, length: int = 256, vocab: int = 10_000) -> Task:
     """Make a task of repeats, ascending runs and random tokens; defaults of arXiv 2602.22988."""
-    return Task(
-        name="synthetic",
-        head="causal-lm",
-        vocab_size=vocab,
-        num_classes=vocab,
-        sequence_length=length,
-        trivial_loss=math.log(vocab - 10),
-        draw=partial(_synthetic, length=length, vocab=vocab),
-    )
+    draw = partial(_synthetic, length=length, vocab=vocab)
+    return token_task("synthetic", "causal-lm", vocab, length, math.log(vocab - 10), draw)
 
 
 def _crops(generator: torch.Generator, batch: int, *, tokens: Tensor, length: int) -> Batch:
@@ -160,7 +165,7 @@ def byte_lm(*, length: int = 64) -> Task:
     """Make a task of next-byte prediction on the bundled Shakespeare."""
     tokens = byte_tokens()
     draw = partial(_crops, tokens=tokens, length=length)
-    return _text_task("bytes", "causal-lm", tokens, 256, length, draw)
+    return token_task("bytes", "causal-lm", 256, length, label_entropy(tokens), draw)
 
 
 def masked_bytes(*, length: int = 64, hidden: int = 15) -> Task:
@@ -171,7 +176,7 @@ def masked_bytes(*, length: int = 64, hidden: int = 15) -> Task:
     tokens = byte_tokens()
     rows = partial(_crops, tokens=tokens, length=length)
     draw = partial(_masked, rows=rows, hidden=hidden)
-    return _text_task("masked_bytes", "masked-lm", tokens, 256, length, draw)
+    return token_task("masked_bytes", "masked-lm", 256, length, label_entropy(tokens), draw)
 
 
 def denoised_bytes(*, length: int = 64, hidden: int = 30) -> Task:
@@ -183,7 +188,7 @@ def denoised_bytes(*, length: int = 64, hidden: int = 30) -> Task:
     tokens = byte_tokens()
     rows = partial(_crops, tokens=tokens, length=length)
     draw = partial(_denoised, rows=rows, hidden=hidden)
-    return _text_task("denoised_bytes", "seq2seq", tokens, 256, length, draw)
+    return token_task("denoised_bytes", "seq2seq", 256, length, label_entropy(tokens), draw)
 
 
 def masked_repeats(*, length: int = 32, vocab: int = 64, period: int = 4, hidden: int = 30) -> Task:
@@ -192,19 +197,9 @@ def masked_repeats(*, length: int = 32, vocab: int = 64, period: int = 4, hidden
     Small encoders learn it within hundreds of steps, where masked text takes thousands: first that
     a hidden token is one of the row's, then which.
     """
-    return Task(
-        name="masked_repeats",
-        head="masked-lm",
-        vocab_size=vocab,
-        num_classes=vocab,
-        sequence_length=length,
-        trivial_loss=math.log(vocab - 1),
-        draw=partial(
-            _masked,
-            rows=partial(_repeats, length=length, vocab=vocab, period=period),
-            hidden=hidden,
-        ),
-    )
+    rows = partial(_repeats, length=length, vocab=vocab, period=period)
+    draw = partial(_masked, rows=rows, hidden=hidden)
+    return token_task("masked_repeats", "masked-lm", vocab, length, math.log(vocab - 1), draw)
 
 
 def _repeats(
@@ -219,61 +214,7 @@ def bpe_lm(*, length: int = 64) -> Task:
     """Make a task of next-token prediction on the bundled Shakespeare under the bundled BPE."""
     tokens, vocab = bpe_tokens()
     draw = partial(_crops, tokens=tokens, length=length)
-    return _text_task("bpe", "causal-lm", tokens, vocab, length, draw)
-
-
-def _text_task(name: str, head: Head, tokens: Tensor, vocab: int, length: int, draw) -> Task:
-    return Task(
-        name=name,
-        head=head,
-        vocab_size=vocab,
-        num_classes=vocab,
-        sequence_length=length,
-        trivial_loss=label_entropy(tokens),
-        draw=draw,
-    )
-
-
-def wikitext(*, name: str = "wikitext-2-raw-v1", length: int = 64) -> Task:
-    """Make a task of next-byte prediction on WikiText-2 or -103, loaded through `datasets`.
-
-    Args:
-        name: `wikitext-2-raw-v1` or `wikitext-103-raw-v1`.
-        length: Tokens per sequence.
-
-    Returns:
-        The task.
-
-    Raises:
-        InputError: Hugging Face's `datasets` is not installed, or has no local copy.
-    """
-    return _hub_text("wikitext", "Salesforce/wikitext", name, length)
-
-
-def openwebtext(*, length: int = 64) -> Task:
-    """Make a task of next-byte prediction on OpenWebText; raises the errors of `wikitext`."""
-    return _hub_text("openwebtext", "Skylion007/openwebtext", None, length)
-
-
-def _hub_text(task: str, path: str, name: str | None, length: int) -> Task:
-    if importlib.util.find_spec("datasets") is None:
-        raise InputError(
-            f"Task {task!r} needs Hugging Face's datasets, which is not installed; "
-            "pip install datasets, or use the bundled task 'bytes'."
-        )
-    from datasets import load_dataset  # optional and slow to import
-
-    try:
-        rows = load_dataset(path, name, split="train[:20000]")
-    except (OSError, ValueError, ConnectionError) as error:
-        raise InputError(
-            f"Task {task!r}: no local copy of {path} could be read ({type(error).__name__}); "
-            "download it with datasets.load_dataset first, or use the bundled task 'bytes'."
-        ) from error
-    data = "".join(row["text"] for row in rows).encode()
-    tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
-    draw = partial(_crops, tokens=tokens, length=length)
-    return _text_task(task, "causal-lm", tokens, 256, length, draw)
+    return token_task("bpe", "causal-lm", vocab, length, label_entropy(tokens), draw)
 
 
 def text_file(
@@ -291,7 +232,7 @@ def text_file(
         )
     tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
     draw = partial(_crops, tokens=tokens, length=length)
-    return _text_task("text", "causal-lm", tokens, 256, length, draw)
+    return token_task("text", "causal-lm", 256, length, label_entropy(tokens), draw)
 
 
 def _pictures(generator: torch.Generator, batch: int, *, images: Tensor, labels: Tensor) -> Batch:
@@ -337,8 +278,6 @@ TASKS: dict[str, Callable[..., Task]] = {
     "masked_repeats": masked_repeats,
     "denoised_bytes": denoised_bytes,
     "bpe": bpe_lm,
-    "wikitext": wikitext,
-    "openwebtext": openwebtext,
     "digits": digits,
     "text": text_file,
     "cifar10": cifar10,

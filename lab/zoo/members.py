@@ -34,58 +34,50 @@ ZOO_FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+_READ = ("vocab_size", "max_position_embeddings")
+
+
+def _named(shape: Shape, *same: str, **theirs: str) -> dict[str, Any]:
+    """Return fields of a shape, under their names or under those of another library."""
+    return {name: shape[name] for name in same} | {new: shape[old] for new, old in theirs.items()}
+
+
 def _decoder(shape: Shape) -> dict[str, Any]:
-    heads = shape["num_attention_heads"]
-    return {
-        "hidden_size": shape["hidden_size"],
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads if heads % 2 else heads // 2,
-        "head_dim": shape["hidden_size"] // heads,
-        "intermediate_size": int(shape["hidden_size"] * 2.75) // 8 * 8,
-        "vocab_size": shape["vocab_size"],
-        "max_position_embeddings": shape["max_position_embeddings"],
-        "initializer_range": shape["init_std"],
-        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
-        "pad_token_id": None,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    width, heads = shape["hidden_size"], shape["num_attention_heads"]
+    own = _named(shape, *_SIZES, *_READ, "tie_word_embeddings", initializer_range="init_std")
+    return (
+        own
+        | _TOKENS
+        | {
+            "num_key_value_heads": heads if heads % 2 else heads // 2,
+            "head_dim": width // heads,
+            "intermediate_size": int(width * 2.75) // 8 * 8,
+            "pad_token_id": None,
+        }
+    )
 
 
 def _gpt2(shape: Shape) -> dict[str, Any]:
-    return {
-        "n_embd": shape["hidden_size"],
-        "n_layer": shape["num_hidden_layers"],
-        "n_head": shape["num_attention_heads"],
-        "n_positions": shape["max_position_embeddings"],
-        "vocab_size": shape["vocab_size"],
-        "initializer_range": shape["init_std"],
-        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    sizes = _named(
+        shape,
+        *("vocab_size", "tie_word_embeddings"),
+        n_embd="hidden_size",
+        n_layer="num_hidden_layers",
+        n_head="num_attention_heads",
+        n_positions="max_position_embeddings",
+        initializer_range="init_std",
+    )
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return sizes | dropout | {"bos_token_id": 0, "eos_token_id": 0}
 
 
 def _opt(shape: Shape) -> dict[str, Any]:
-    return {
-        "hidden_size": shape["hidden_size"],
-        "word_embed_proj_dim": shape["hidden_size"],
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "num_attention_heads": shape["num_attention_heads"],
-        "ffn_dim": 4 * shape["hidden_size"],
-        "max_position_embeddings": shape["max_position_embeddings"],
-        "vocab_size": shape["vocab_size"],
-        "init_std": shape["init_std"],
-        "dropout": 0.0,
-        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
-        "pad_token_id": None,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    width = shape["hidden_size"]
+    own = {"word_embed_proj_dim": width, "ffn_dim": 4 * width, "dropout": 0.0}
+    sizes = _named(shape, *_SIZES, *_READ, "tie_word_embeddings", "init_std")
+    return sizes | own | _TOKENS | {"pad_token_id": None}
 
 
 def _bloom(shape: Shape) -> dict[str, Any]:
@@ -100,37 +92,20 @@ def _gptj(shape: Shape) -> dict[str, Any]:
 
 
 def _mamba(shape: Shape) -> dict[str, Any]:
-    return {
-        "hidden_size": shape["hidden_size"],
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "vocab_size": shape["vocab_size"],
-        "initializer_range": shape["init_std"],
-        "state_size": 8,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
-    }
+    same = ("hidden_size", "num_hidden_layers", "vocab_size", "tie_word_embeddings")
+    return _named(shape, *same, initializer_range="init_std") | _TOKENS | {"state_size": 8}
 
 
 def _encoder(shape: Shape) -> dict[str, Any]:
-    return {
-        "hidden_size": shape["hidden_size"],
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "num_attention_heads": shape["num_attention_heads"],
+    return _named(shape, *_SIZES, initializer_range="init_std") | {
         "intermediate_size": 4 * shape["hidden_size"],
-        "initializer_range": shape["init_std"],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
 
 
 def _bert(shape: Shape) -> dict[str, Any]:
-    return _encoder(shape) | {
-        "vocab_size": shape["vocab_size"],
-        "max_position_embeddings": shape["max_position_embeddings"],
-        "pad_token_id": 0,
-    }
+    return _encoder(shape) | _named(shape, *_READ) | {"pad_token_id": 0}
 
 
 def _roberta(shape: Shape, padding: int = 0) -> dict[str, Any]:
@@ -146,35 +121,27 @@ def _electra(shape: Shape) -> dict[str, Any]:
 
 
 def _modernbert(shape: Shape) -> dict[str, Any]:
-    width = shape["hidden_size"]
-    return {
-        "hidden_size": width,
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "num_attention_heads": shape["num_attention_heads"],
-        "intermediate_size": int(width * 1.5) // 8 * 8,
-        "vocab_size": shape["vocab_size"],
-        "max_position_embeddings": shape["max_position_embeddings"],
-        "initializer_range": shape["init_std"],
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "cls_token_id": 0,
-        "sep_token_id": 0,
-        "reference_compile": False,
-    }
+    return (
+        _named(shape, *_SIZES, *_READ, initializer_range="init_std")
+        | _TOKENS
+        | {
+            "intermediate_size": int(shape["hidden_size"] * 1.5) // 8 * 8,
+            "cls_token_id": 0,
+            "sep_token_id": 0,
+            "reference_compile": False,
+        }
+    )
 
 
 def _t5(shape: Shape) -> dict[str, Any]:
     width, heads = shape["hidden_size"], shape["num_attention_heads"]
-    return {
+    return _named(shape, "vocab_size", "tie_word_embeddings") | {
         "d_model": width,
         "d_kv": width // heads,
         "d_ff": 4 * width,
         "num_layers": max(1, shape["num_hidden_layers"] // 2),  # of each stack
         "num_heads": heads,
-        "vocab_size": shape["vocab_size"],
         "initializer_factor": shape["init_std"] / 0.02,
-        "tie_word_embeddings": bool(shape["tie_word_embeddings"]),
         "dropout_rate": 0.0,
         "pad_token_id": 0,
         "eos_token_id": 0,
@@ -183,88 +150,56 @@ def _t5(shape: Shape) -> dict[str, Any]:
 
 
 def _bart(shape: Shape) -> dict[str, Any]:
-    depth, heads = max(1, shape["num_hidden_layers"] // 2), shape["num_attention_heads"]
-    return {
-        "d_model": shape["hidden_size"],
-        "encoder_layers": depth,
-        "decoder_layers": depth,
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": 4 * shape["hidden_size"],
-        "decoder_ffn_dim": 4 * shape["hidden_size"],
-        "max_position_embeddings": shape["max_position_embeddings"],
-        "vocab_size": shape["vocab_size"],
-        "init_std": shape["init_std"],
-        "dropout": 0.0,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "decoder_start_token_id": 0,
-        "forced_eos_token_id": None,
+    stack = {
+        "layers": max(1, shape["num_hidden_layers"] // 2),
+        "attention_heads": shape["num_attention_heads"],
+        "ffn_dim": 4 * shape["hidden_size"],
     }
+    both = {f"{of}_{name}": n for name, n in stack.items() for of in ("encoder", "decoder")}
+    more = {"dropout": 0.0, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    return _named(shape, *_READ, "init_std", d_model="hidden_size") | both | _TOKENS | more
 
 
 def _vit(shape: Shape) -> dict[str, Any]:
-    return _encoder(shape) | {
-        "image_size": 8,
-        "patch_size": 2,
-        "num_channels": 1,
-        "num_labels": 10,
-    }
+    image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
+    return _encoder(shape) | image
 
 
 def _with(base: Callable[[Shape], dict[str, Any]], **extra: Any):
     return lambda shape: base(shape) | extra
 
 
+# Decoder → arguments of its configuration; its model type is its name.
+_DECODERS: dict[str, Callable[[Shape], dict[str, Any]]] = {
+    **dict.fromkeys(("llama", "qwen3", "gemma", "olmo2", "gemma2", "cohere", "nemotron"), _decoder),
+    **dict.fromkeys(("bloom", "falcon"), _bloom),
+    "gpt2": _gpt2,
+    "gptj": _gptj,
+    "opt": _opt,
+    "mamba": _mamba,
+    "gpt_neox": _with(_decoder, attention_dropout=0.0, hidden_dropout=0.0),
+    "phi": _with(_decoder, resid_pdrop=0.0, attention_dropout=0.0),
+    "granite": _with(
+        _decoder, residual_multiplier=0.22, embedding_multiplier=12.0, logits_scaling=8.0
+    ),
+    "starcoder2": _with(
+        _decoder, residual_dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0
+    ),
+    "mixtral": _with(
+        _decoder, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True
+    ),
+    "qwen3_moe": _with(
+        _decoder,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        output_router_logits=True,
+    ),
+}
 # Family → (model type, head, arguments of its configuration).
 HF_FAMILIES: dict[str, tuple[str, str, Callable[[Shape], dict[str, Any]]]] = {
-    "gpt2": ("gpt2", "causal-lm", _gpt2),
-    "llama": ("llama", "causal-lm", _decoder),
-    "qwen3": ("qwen3", "causal-lm", _decoder),
-    "gemma": ("gemma", "causal-lm", _decoder),
-    "olmo2": ("olmo2", "causal-lm", _decoder),
-    "gpt_neox": (
-        "gpt_neox",
-        "causal-lm",
-        _with(_decoder, attention_dropout=0.0, hidden_dropout=0.0),
-    ),
-    "phi": ("phi", "causal-lm", _with(_decoder, resid_pdrop=0.0, attention_dropout=0.0)),
-    "gemma2": ("gemma2", "causal-lm", _decoder),
-    "granite": (
-        "granite",
-        "causal-lm",
-        _with(_decoder, residual_multiplier=0.22, embedding_multiplier=12.0, logits_scaling=8.0),
-    ),
+    **{name: (name, "causal-lm", made) for name, made in _DECODERS.items()},
     "opt_post": ("opt", "causal-lm", _with(_opt, do_layer_norm_before=False)),
-    "opt": ("opt", "causal-lm", _opt),
-    "bloom": ("bloom", "causal-lm", _bloom),
-    "gptj": ("gptj", "causal-lm", _gptj),
-    "falcon": ("falcon", "causal-lm", _bloom),
-    "starcoder2": (
-        "starcoder2",
-        "causal-lm",
-        _with(_decoder, residual_dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0),
-    ),
-    "cohere": ("cohere", "causal-lm", _decoder),
-    "nemotron": ("nemotron", "causal-lm", _decoder),
-    "mixtral": (
-        "mixtral",
-        "causal-lm",
-        _with(_decoder, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True),
-    ),
-    "qwen3_moe": (
-        "qwen3_moe",
-        "causal-lm",
-        _with(
-            _decoder,
-            num_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=64,
-            output_router_logits=True,
-        ),
-    ),
-    "mamba": ("mamba", "causal-lm", _mamba),
     "bert": ("bert", "masked-lm", _bert),
     # Masked bytes teach a small encoder no more than their frequencies; as a classifier it learns.
     "bert_classifier": ("bert", "text-classification", _with(_bert, num_labels=4)),

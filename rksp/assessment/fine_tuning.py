@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rksp.assessment.risk import About, largest_first, rounded, start_lower
+from rksp.assessment.risk import FAR, About, largest_first, rounded, start_lower
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs, decades_outside
 from rksp.classifiers.fine_tuning.model import FineTuningEstimate, FineTuningPredictor
 from rksp.classifiers.fine_tuning.published import LEAST, lookup, published_runs, sort_of
+from rksp.classifiers.levers.catalogue import kind_of
 from rksp.documents.answer import (
     Contribution,
     FromFineTuning,
@@ -28,12 +29,6 @@ from rksp.models.families import lineage_of
 from rksp.recipe import LOW_RANK, Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 
-_KINDS = {
-    "causal-lm": "decoder",
-    "seq2seq": "encoder_decoder",
-    "masked-lm": "encoder",
-    "image-classification": "vision",
-}
 _OBJECTIVES = {
     "mlm": "masked",
     "classification": "classification",
@@ -52,7 +47,6 @@ _NEARBY = ("tiny-full/encoder",)
 _WIDEST = 2.0  # decades between the 5 % and the 95 % quantile of the edge
 _BREAKS = 10.0  # times the highest published rate, above which a run is at risk
 _CLEARLY = 1 + 1e-9  # so that a rate that is the highest one is not above it
-_FAR = 0.7  # decades beyond the sizes of the data at which rksp cannot tell
 _NAMES = {"base": "kind of model", "kind": "kind of model with adapters"}
 _MEANINGS = {
     "size": "the number of parameters",
@@ -86,7 +80,7 @@ def tuned_facts(declared: Declared, counted: int | None) -> dict[str, Any]:
     """
     shape = declared.shape
     return {
-        "kind": declared.family.kind or _KINDS.get(declared.task) or "other",
+        "kind": declared.family.kind or (kind_of(declared) or "other").replace("-", "_"),
         "family": lineage_of(declared.name),
         "parameters": counted if shape is None else round(shape.block_parameters),
     }
@@ -147,7 +141,10 @@ def assess_fine_tuning(
     digest = str(model.card["digest"])
     is_covered = said.learned is not None and said.learned.covers
     if reasons and not is_covered:
-        known = None if doubts else _published(inputs, objective)
+        # Published runs were all of AdamW, and of models far larger than the lab's.
+        is_like = inputs.optimizer == "adamw" and not inputs.is_tiny and outside <= FAR
+        is_asked = is_like and not doubts
+        known = lookup(published_runs(), inputs, objective) if is_asked else None
         if known is not None and known.runs >= LEAST:
             return _by_published(known, about)
         if known is not None:
@@ -157,25 +154,18 @@ def assess_fine_tuning(
             )
         reasons[0] = f"trained weights: {reasons[0]}"
         return about.cannot_tell(reasons, outside=over, classifier_data=digest)
+    advice, bar, start = None, about.terms.gate.bar, said.start_here
+    if rate is not None and start < rate and said.failed(start) < bar <= said.failed(rate):
+        advice = start_lower(said, rate)
     return FromFineTuning(
         **about.of_estimate(said),
         contributions=_contributions(said) if rate is not None else [],
         outside=over,
-        counterfactual=_advice(said, rate, about.terms.gate.bar),
+        counterfactual=advice,
         classifier_data=digest,
         forgets_from=None if said.forgetting is None else rounded(said.forgetting.quantile(0.5)),
         usual=said.usual,
     )
-
-
-def _published(inputs: FineTuningInputs, objective: str) -> PublishedReport | None:
-    """Return the published runs of the same sort; None where they cannot stand for this one.
-
-    They were all of AdamW, and of models far larger than the lab's.
-    """
-    if inputs.optimizer != "adamw" or inputs.is_tiny or decades_outside(inputs) > _FAR:
-        return None
-    return lookup(published_runs(), inputs, objective)
 
 
 def _by_published(known: PublishedReport, about: About) -> FromPublished:
@@ -212,7 +202,7 @@ def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[st
     width = said.edge.quantile(0.95) / said.edge.quantile(0.05)
     if not found and width > 10**_WIDEST:
         found.append(f"nine in ten edges lie between rates that differ by a factor of {width:.0f}")
-    if (outside := decades_outside(inputs)) > _FAR:
+    if (outside := decades_outside(inputs)) > FAR:
         found.append(
             f"the number of parameters lies a factor of {10**outside:.3g} beyond the runs of "
             "fine-tuning"
@@ -221,7 +211,6 @@ def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[st
 
 
 def _contributions(said: FineTuningEstimate) -> list[Contribution]:
-    """Return what moves the edge from that of the usual run of this kind, largest first."""
     parts = []
     for name, decades in said.contributions.items():
         factor, _, level = name.rpartition(" ")
@@ -231,11 +220,3 @@ def _contributions(said: FineTuningEstimate) -> list[Contribution]:
         meaning = _MEANINGS.get(factor) or _LEVELS.get(factor, "the {} {}").format(named, factor)
         parts.append(Contribution(meaning=meaning, decades=decades, feature=name))
     return largest_first(parts)
-
-
-def _advice(said: FineTuningEstimate, rate: float | None, threshold: float) -> str | None:
-    """Suggest the rate to start with where the recipe's is at risk."""
-    if rate is None or said.failed(rate) < threshold:
-        return None
-    start = said.start_here
-    return start_lower(said, rate) if start < rate and said.failed(start) < threshold else None

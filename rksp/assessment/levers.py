@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rksp.assessment.risk import choose_model, edge_inputs, rounded
-from rksp.classifiers.edge_estimate import EdgeEstimate
-from rksp.classifiers.edge_model import EdgePredictor, load_edge_model
+from rksp.classifiers.edge_model import EdgeEstimate, EdgePredictor, load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS, SHARED, Lever, find_lever, kind_of
 from rksp.classifiers.levers.effects import LeverSize, ShiftedEdgeModel, load_lever_table
 from rksp.documents.answer import LeverReport

@@ -20,51 +20,37 @@ _SAME_SIZE = 1.002
 
 def measured_inputs(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
     """Return the inputs of the edge model for a measured model and a recipe."""
-    seen = evidence.profile
-    width, depth = definite(seen).width, sum(length for _, length in definite(seen).chains)
-    stands_for = definite(evidence.measurement).stands_for
-    if stands_for is not None:
-        width, depth = stands_for
+    seen, source = definite(evidence.profile), evidence.source
+    width, depth = seen.width, sum(length for _, length in seen.chains)
+    width, depth = definite(evidence.measurement).stands_for or (width, depth)
+    loss = seen.forward.uniform_loss
+    vocabulary = _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
     return edge_inputs(
         recipe,
         width=width,
         depth=depth,
-        vocabulary=_vocabulary(evidence),
+        vocabulary=CLASSIFIER_VOCABULARY if source.task.endswith("classification") else vocabulary,
         norm=_norm(evidence),
-        **kind_of(evidence.declared) | _placed(evidence),
+        **kind_of(evidence.declared) | _shown(evidence),
     )
 
 
-def _placed(evidence: Evidence) -> dict[str, object]:
+def _shown(evidence: Evidence) -> dict[str, object]:
     """Return what the module itself shows of the kind of its blocks, as fields of `EdgeInputs`.
 
     It takes the place of what the configuration declares: the module is what is trained.
     """
-    return _shown_by_batch(evidence) | _shown_by_blocks(evidence)
+    seen, source = definite(evidence.profile), evidence.source
+    found: dict[str, object] = {}
+    if source.batch is not None and source.config is None:
+        from rksp.models.given import predicts_next
 
-
-def _shown_by_batch(evidence: Evidence) -> dict[str, bool]:
-    """Return whether the batch of a module without a configuration asks for the next token."""
-    if evidence.source.batch is None or evidence.source.config is not None:
-        return {}
-    from rksp.models.given import predicts_next
-
-    return {"predicts_next": predicts_next(evidence.source.batch)}
-
-
-def _shown_by_blocks(evidence: Evidence) -> dict[str, object]:
-    placed, is_bare = definite(evidence.profile).placement, evidence.source.config is None
-    if placed is None or placed.norm is None:
-        return {"is_unread": is_bare and bool(definite(evidence.profile).chains)}
-    return placed.kind | ({"alike": alike(placed.design)} if is_bare else {})
-
-
-def _vocabulary(evidence: Evidence) -> int:
-    """Return the number of tokens that the model distinguishes."""
-    loss = definite(evidence.profile).forward.uniform_loss
-    if evidence.source.task.endswith("classification"):
-        return CLASSIFIER_VOCABULARY
-    return _VOCABULARY if loss is None else max(2, round(math.exp(loss)))
+        found["predicts_next"] = predicts_next(source.batch)
+    if seen.placement is None or seen.placement.norm is None:
+        return found | {"is_unread": source.config is None and bool(seen.chains)}
+    if source.config is None:
+        found["alike"] = alike(seen.placement.design)
+    return found | seen.placement.kind
 
 
 def _norm(evidence: Evidence) -> Norm:

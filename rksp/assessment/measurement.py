@@ -12,10 +12,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from rksp.checks.facts import ModelFacts
-from rksp.documents.shown import ForwardStats, GradientProfile
+from rksp.documents.shown import ForwardStats, GradientProfile, Placement
 from rksp.documents.spectrum import LayerSpectrum, SpectralProfile, Status
 from rksp.ground.errors import ArtifactError
-from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.spectra.features import Tier
 from rksp.spectra.model_profile import Profile

@@ -95,7 +95,7 @@ def build(source: ModelSource, options: MeasureOptions, stack: ExitStack) -> Bui
         if is_there and evidence != "forward":
             check_whole(source, options.max_memory, evidence)
         tokens, limit = probe.num_tokens, options.max_memory
-        check_pass(source.target, source.config, tokens=tokens, limit=limit)
+        check_pass(source, tokens, limit)
     model = source.model if stream is None else stream.model
     model = source.build(options.seed) if model is None else model
     return Built(source=source, model=model, probe=probe, stream=stream)
@@ -187,7 +187,6 @@ def _part(batch: Batch) -> Batch:
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str, progress: Progress) -> Iterator[None]:
-    """Announce a step and add its wall time."""
     progress(0, 0, step)
     start = time.perf_counter()
     yield

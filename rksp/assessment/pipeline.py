@@ -8,12 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import About, Basis, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs, shown_beside
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
@@ -23,7 +24,6 @@ from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
     AlternativeReport,
-    AnswerReport,
     ConfiguredReport,
     ForwardReport,
     LayerReport,
@@ -33,6 +33,8 @@ from rksp.documents.score import (
     SeedReport,
     SpectraReport,
 )
+from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile
+from rksp.documents.spectrum import SpectralProfile
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import Verdict, combined, worst
 from rksp.ground.errors import ArtifactError, InputError, NotCovered, check_kind
@@ -47,10 +49,12 @@ from rksp.spectra.features import UNMEASURED, Tier, extract
 if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
-    from rksp.documents.shown import GradientProfile
     from rksp.ground.model import Progress
     from rksp.models.source import ModelSource
     from rksp.spectra.model_profile import Profile
+
+
+_NOTHING = dict.fromkeys(("forward", "gradient"), NOTHING_RAN)
 
 
 def gather(
@@ -191,7 +195,6 @@ def judge(
     alternatives: Sequence[tuple[str, Recipe]] = (),
     unknown: Mapping[str, str] = MappingProxyType({}),
     with_details: bool = True,
-    with_advice: bool = True,
     rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Evaluation:
@@ -206,42 +209,41 @@ def judge(
             they leave out, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
             uses each alone makes it "cannot tell".
-        with_details: Compute the curve of the risk too, and list the checks that could not run.
-        with_advice: Say which rate would be better.
+        with_details: Compute the curve of the risk and say which rate is better too, and list the
+            checks that could not run.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
         progress: Called at the start of each step and as it proceeds; see `Progress`.
     """
     rate, plan = recipe.learning_rate, recipe.model_copy(update={"learning_rate": None})
     gradient, start = gradient_of(evidence, plan, progress), evidence.start_of(plan)
-    answers = _Answers(evidence, gradient, classifier, terms or Terms(), unknown)
+    answer = partial(_answer, rate, classifier=classifier, terms=terms or Terms(), unknown=unknown)
     configured = None
     others: tuple[AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, gradients={})
         with suppress(ArtifactError, NotCovered):
-            answer = replace(answers, evidence=bare, gradient=None).of(plan, rate)
-            configured = ConfiguredReport.of(answer)
+            configured = ConfiguredReport.of(answer(plan, bare))
     assessment: Answer
     try:
-        shown = {"with_levers": True, "with_curve": with_details, "with_advice": with_advice}
-        assessment = answers.of(plan, rate, rates=rates, **shown)
+        detail: Detail = "page" if with_details else "cell"
+        assessment = answer(plan, evidence, gradient, rates=rates, detail=detail)
         beside = () if start.is_scratch or rate is not None else shown_beside(plan)
         others = tuple(
-            AlternativeReport.of(answers.brief(other, rate), assumption=text)
+            AlternativeReport.of(answer(other, evidence, gradient), assumption=text)
             for text, other in (*alternatives, *beside)
         )
     except (ArtifactError, NotCovered) as error:
-        about = About(steps=plan.max_steps, tier=evidence.tier, terms=answers.terms)
+        about = About(steps=plan.max_steps, tier=evidence.tier, terms=terms or Terms())
         assessment = about.cannot_tell([str(error)], verdict=Verdict.NOT_ASSESSED)
-    names = ("start_here", "do_not_exceed", "likely_edge")
+    names, seen = ("start_here", "do_not_exceed", "likely_edge"), evidence.profile
     checked = CheckEvidence(
         recipe=recipe,
         config=evidence.source.config,
         task=evidence.source.task,
         facts=evidence.facts,
-        forward=None if evidence.profile is None else evidence.profile.forward,
-        placement=None if evidence.profile is None else evidence.profile.placement,
-        gradient=gradient,
+        forward=NO_PASS if seen is None else seen.forward,
+        placement=None if seen is None else seen.placement,
+        gradient=gradient or NO_GRADIENT,
         **{name: assessment.number(name) for name in names},
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
@@ -254,7 +256,7 @@ def judge(
         seed=evidence.options.seed,
         source=evidence.source,
         measurement=None if evidence.measurement is None else evidence.kept(),
-        profile=evidence.profile,
+        profile=seen,
         gradient=gradient,
         risk=assessment,
         alternatives=others,
@@ -268,109 +270,73 @@ def judge(
 _UNUSED = {"fine-tuning": ("sequence_length",)}  # fields that this model does not ask for
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """The answers on one evidence, each to a rate and a recipe without one.
+def _answer(
+    rate: float | None,
+    recipe: Recipe,
+    evidence: Evidence,
+    gradient: GradientProfile | None = None,
+    *,
+    classifier: EdgePredictor | None,
+    terms: Terms,
+    unknown: Mapping[str, str],
+    rates: Sequence[float] = (),
+    detail: Detail = "brief",
+) -> Answer:
+    """Return the answer of the model that covers a run at a rate, or why there is none.
 
-    Attributes:
-        evidence: What is known of the model.
-        gradient: The first gradient.
-        classifier: Default the bundled one.
-        terms: What they are judged by.
-        unknown: See `judge`.
+    Where numbers are not finite, the failure is certain and no model is asked.
     """
+    seen, features, broken = evidence.profile, UNMEASURED, None
+    if seen is not None:
+        from rksp.assessment.measured import doubts_of, not_finite
 
-    evidence: Evidence
-    gradient: GradientProfile | None
-    classifier: EdgePredictor | None
-    terms: Terms
-    unknown: Mapping[str, str]
+        features = extract(seen.forward, seen.spectra, gradient)
+        broken = not_finite(seen, gradient)
+    tier = features.tier if broken is None else evidence.tier
+    about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=terms)
+    if broken is not None:
+        return about.certain_failure(broken)
+    choice = choose_model(recipe, evidence.start_of(recipe))
+    missing = [why for name, why in unknown.items() if name not in _UNUSED.get(choice.model, ())]
+    if choice.model == "none" or missing:
+        return about.cannot_tell([*missing, *choice.reasons])
+    if choice.model == "fine-tuning":
+        return _tuned(evidence, recipe, classifier, about)
+    model = classifier or load_edge_model()
+    doubts = choice.doubts if seen is None else doubts_of(seen, gradient, choice.doubts)
 
-    def of(
-        self,
-        plan: Recipe,
-        rate: float | None,
-        *,
-        rates: Sequence[float] = (),
-        with_curve: bool = False,
-        with_advice: bool = False,
-        with_levers: bool = False,
-    ) -> Answer:
-        """Return the answer of the model that covers the run, or why there is none."""
-        about, found = self._asked(plan, rate, rates, with_levers=with_levers)
-        if not isinstance(found, Basis):
-            return found
-        return found.answer(about, with_curve=with_curve, with_advice=with_advice)
-
-    def brief(self, plan: Recipe, rate: float | None) -> AnswerReport:
-        """Return the same answer in short."""
-        about, found = self._asked(plan, rate)
-        return found.brief(about) if isinstance(found, Basis) else AnswerReport.of(found)
-
-    def _asked(
-        self,
-        recipe: Recipe,
-        rate: float | None,
-        rates: Sequence[float] = (),
-        *,
-        with_levers: bool = False,
-    ) -> tuple[About, Answer | Basis]:
-        """Return what the model of the edge says at all rates, or an answer without it.
-
-        Where numbers are not finite, the failure is certain and no model is asked.
-        """
-        evidence, seen = self.evidence, self.evidence.profile
-        features, broken = UNMEASURED, None
-        if seen is not None:
-            from rksp.assessment.measured import doubts_of, not_finite
-
-            features = extract(seen.forward, seen.spectra, self.gradient)
-            broken = not_finite(seen, self.gradient)
-        tier = features.tier if broken is None else evidence.tier
-        about = About(learning_rate=rate, steps=recipe.max_steps, tier=tier, terms=self.terms)
-        if broken is not None:
-            return about, about.certain_failure(broken)
-        choice = choose_model(recipe, evidence.start_of(recipe))
-        unused = _UNUSED.get(choice.model, ())
-        missing = [why for name, why in self.unknown.items() if name not in unused]
-        if choice.model == "none" or missing:
-            return about, about.cannot_tell([*missing, *choice.reasons])
-        if choice.model == "fine-tuning":
-            return about, self._tuned(recipe, about)
-        model = self.classifier or load_edge_model()
-        doubts: Sequence[str] = choice.doubts
-        if seen is not None:
-            doubts = doubts_of(seen, self.gradient, doubts)
-
-        def make() -> Basis:
-            """Ask the model of the edge, and if wanted once more for each lever."""
-            basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
-            if basis.reasons or not with_levers:
-                return basis
-            predict = lambda other, changed: model.predict(
-                replace(inputs_of(evidence, other), **changed), features.values
-            )
-            basis.estimate.lose_at(rates)
-            levers = levers_of(evidence.declared, recipe, model, predict)
-            return replace(basis, levers=levers, applied=applied_in(model))
-
-        if isinstance(model, Remembered):  # `declared` is the evidence's own: it stands for it
-            return about, model.once((evidence.declared, recipe.but_for_rate, with_levers), make)
-        return about, make()
-
-    def _tuned(self, recipe: Recipe, about: About) -> Answer:
-        """Return the answer of the model of fine-tuning."""
-        from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
-        from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
-
-        source, task = self.evidence.source, _task_of(self.evidence)
-        return assess_fine_tuning(
-            fine_tuning_inputs(source.config, task, source.num_parameters, recipe),
-            load_fine_tuning_model() if self.classifier is None else self.classifier.tuning,
-            about,
-            doubts=_tuning_doubts(self.evidence, recipe),
-            objective=recipe.objective,
+    def make() -> Basis:
+        """Ask the model of the edge, and if wanted once more for each lever."""
+        basis = Basis.of(features, inputs_of(evidence, recipe), model, doubts)
+        if basis.reasons or detail == "brief":
+            return basis
+        predict = lambda other, changed: model.predict(
+            replace(inputs_of(evidence, other), **changed), features.values
         )
+        basis.estimate.lose_at(rates)
+        levers = levers_of(evidence.declared, recipe, model, predict)
+        return replace(basis, levers=levers, applied=applied_in(model))
+
+    # `declared` is the evidence's own: it stands for it.
+    asked = (evidence.declared, recipe.but_for_rate, detail)
+    basis = model.once(asked, make) if isinstance(model, Remembered) else make()
+    return basis.answer(about, detail)
+
+
+def _tuned(
+    evidence: Evidence, recipe: Recipe, classifier: EdgePredictor | None, about: About
+) -> Answer:
+    from rksp.assessment.fine_tuning import assess_fine_tuning, fine_tuning_inputs
+    from rksp.classifiers.fine_tuning.model import load_fine_tuning_model
+
+    source = evidence.source
+    return assess_fine_tuning(
+        fine_tuning_inputs(source.config, _task_of(evidence), source.num_parameters, recipe),
+        load_fine_tuning_model() if classifier is None else classifier.tuning,
+        about,
+        doubts=_tuning_doubts(evidence, recipe),
+        objective=recipe.objective,
+    )
 
 
 def inputs_of(evidence: Evidence, recipe: Recipe) -> EdgeInputs:
@@ -398,7 +364,6 @@ def _task_of(evidence: Evidence) -> str:
 
 
 def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
-    """Return why the runs of fine-tuning do not cover this one, as clauses."""
     doubts, model = untuned(recipe), evidence.source.model
     if evidence.profile is not None:
         from rksp.assessment.measured import loss_doubts
@@ -438,7 +403,6 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
 
 
 def _target(first: Evaluation) -> ScoredTarget:
-    """Describe the model: as measured, or else as its configuration declares it."""
     source = first.source
     names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
     if (seen := first.measurement) is not None:
@@ -483,9 +447,9 @@ def prevailing(verdicts: Sequence[str]) -> str:
 
 def _seed(evaluation: Evaluation) -> SeedReport:
     """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
-    if evaluation.profile is None:
-        return _unmeasured(evaluation)
-    spectra, forward = evaluation.profile.spectra, evaluation.profile.forward
+    seen = evaluation.profile
+    spectra = SpectralProfile(variant="none", reason=NOTHING_RAN) if seen is None else seen.spectra
+    forward = ForwardStats(not_measured=_NOTHING) if seen is None else seen.forward
     scales = {block.name: block for block in forward.blocks}
     layers = [
         LayerReport.of(layer, scales[layer.name], rank=layer.modes) for layer in spectra.layers
@@ -495,23 +459,6 @@ def _seed(evaluation: Evaluation) -> SeedReport:
         spectra=SpectraReport.of(spectra, layers=layers),
         forward=ForwardReport.of(forward),
     )
-
-
-def _unmeasured(evaluation: Evaluation) -> SeedReport:
-    """Report an answer without a measurement."""
-    spectra = SpectraReport(
-        variant="none",
-        reading="not measured",
-        reason=NOTHING_RAN,
-        coverage=0.0,
-        published_score=None,
-        aggregates={},
-        layers=[],
-    )
-    empty = dict.fromkeys(ForwardReport.model_fields)
-    missing = {"not_measured": {"forward": NOTHING_RAN, "gradient": NOTHING_RAN}}
-    forward = ForwardReport(**empty | missing)
-    return SeedReport.of(evaluation, spectra=spectra, forward=forward)
 
 
 def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import (
     CLASSIFIER_VOCABULARY,
     MEANINGS,
@@ -18,7 +17,7 @@ from rksp.classifiers.edge_inputs import (
     EdgeInputs,
     Norm,
 )
-from rksp.classifiers.edge_model import EdgePredictor
+from rksp.classifiers.edge_model import EdgeEstimate, EdgePredictor
 from rksp.classifiers.rates import says_nothing
 from rksp.documents.answer import (
     CertainFailure,
@@ -28,11 +27,11 @@ from rksp.documents.answer import (
     LeverReport,
     Untold,
 )
-from rksp.documents.score import ADAPTERS_BESIDE, AnswerReport
+from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.documents.terms import Terms
-from rksp.documents.verdict import Verdict, word_at
+from rksp.documents.verdict import word_at
 from rksp.ground.errors import NotCovered
-from rksp.ground.text import percent, short
+from rksp.ground.text import CLEARLY_LOWER, percent, rounded_down, short
 from rksp.models.declared import Declared
 from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.coverage import SEEN_OBJECTIVES, uncovered
@@ -48,11 +47,12 @@ TRAINED = (
     "rates of trained weights are not carried over; if you train from scratch, type --from-scratch"
 )
 Answers = Literal["random initializations", "fine-tuning", "none"]
+# How much of an answer is wanted: its word and rates, all numbers at its rate, or the curve too.
+Detail = Literal["brief", "cell", "page"]
 # Rates to evaluate; a twentieth of a decade is 12 %.
 RATES = tuple(float(f"{10**decade:.4g}") for decade in np.arange(-7.0, 1.0001, 0.05))
-_FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
+FAR = 0.7  # decades (or units of a flag) beyond the data at which rksp cannot tell
 _STRANGE = 3.0  # ranges of the labelled runs beyond which a measured feature is like none of them
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 _COSTLY = 0.05  # nats; a smaller extra loss at a low rate is not mentioned
 _LONG_STEPS = 1000  # beyond it, the sources have one ladder without normalization
 
@@ -207,68 +207,41 @@ class About:
             probability_failed_low=here,
             probability_failed_high=here,
             probability_diverged=here,
-            curve=[
-                CurvePoint(learning_rate=rate, probability=1.0, low=1.0, high=1.0) for rate in RATES
-            ],
+            curve=[CurvePoint(rate, 1.0, 1.0, 1.0) for rate in RATES],
             counterfactual=f"Before the first step {cause}: no learning rate trains this model.",
         )
 
     def of_estimate(
-        self, estimate: EdgeEstimate | FineTuningEstimate, rates: Sequence[float] = RATES
+        self, estimate: EdgeEstimate | FineTuningEstimate, detail: Detail = "page"
     ) -> dict[str, object]:
-        """Return the fields of `Estimate`: the rates and the risks.
-
-        Args:
-            estimate: What the model that was asked says.
-            rates: Where the curve of the risk is wanted.
-        """
-        here, rate = self.brief_of(estimate), self.learning_rate
-        if rate is not None:
-            low, high = estimate.interval(rate)
-            here |= {
-                "probability_failed_low": low,
-                "probability_failed_high": high,
-                "probability_diverged": estimate.diverged(rate),
-            }
-        curve = [
-            CurvePoint(learning_rate=one, probability=estimate.failed(one), low=left, high=right)
-            for one in rates
-            for left, right in (estimate.interval(one),)
-        ]
-        return {
-            **self.stated,
-            **here,
-            "start_failed": estimate.failed(estimate.start_here),
-            "likely_edge": rounded(estimate.likely_edge),
-            "curve": curve,
-            "learned": estimate.learned,
-        }
-
-    def brief_of(self, estimate: EdgeEstimate | FineTuningEstimate) -> dict[str, object]:
-        """Return the fields of `AnswerReport`."""
+        """Return the fields of `Estimate`, what the model that was asked says: rates and risks."""
         bar, rate = self.terms.gate.bar, self.learning_rate
         ceiling = rounded_down(estimate.rate_at(min(self.terms.risk, bar)))
         failed = None if rate is None else estimate.failed(rate)
+        low = high = diverged = None
+        if rate is not None and detail != "brief":
+            (low, high), diverged = estimate.interval(rate), estimate.diverged(rate)
+        rates = RATES if detail == "page" else ()
         return {
+            **self.stated,
             "probability_failed": failed,
+            "probability_failed_low": low,
+            "probability_failed_high": high,
+            "probability_diverged": diverged,
             # By the rate that is printed, as the checks and grids see it.
             "verdict": word_at(rate, ceiling, is_risk=failed is not None and failed >= bar),
             "start_here": rounded(estimate.start_here),
+            "start_failed": estimate.failed(estimate.start_here),
+            "likely_edge": rounded(estimate.likely_edge),
             "do_not_exceed": ceiling,
+            "curve": [CurvePoint(x, estimate.failed(x), *estimate.interval(x)) for x in rates],
+            "learned": estimate.learned,
         }
 
 
 def rounded(rate: float) -> float:
     """Round to three digits, which is more than the accuracy."""
     return float(f"{rate:.3g}") if math.isfinite(rate) else rate
-
-
-def rounded_down(rate: float) -> float:
-    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
-    if not 0 < rate < math.inf:
-        return rate
-    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
-    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,52 +287,41 @@ class Basis:
             estimate=estimate,
             reasons=() if is_covered else tuple(reasons),
             digest=str(model.card["digest"]),
-            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).is_warmed,
+            is_warmed=inputs.warmup_steps > 0 or not optimizer_spec(inputs.optimizer).has_memories,
         )
 
-    def brief(self, about: About) -> AnswerReport:
-        """Return the same as `answer` in short, without a curve."""
-        if self.reasons:
-            return AnswerReport(verdict=Verdict.CANNOT_TELL)
-        return AnswerReport(**about.brief_of(self.estimate))
-
-    def answer(
-        self, about: About, *, with_curve: bool = True, with_advice: bool = True
-    ) -> FromEdge | Untold:
+    def answer(self, about: About, detail: Detail = "page") -> FromEdge | Untold:
         """Return the three rates, and the risk at every rate and at the recipe's own if it has one.
 
         Args:
             about: The rate and the terms; None for the rate asks only for the three rates.
-            with_curve: Compute the risk at every rate, which is most of the work, and what moves
-                it.
-            with_advice: Say which rate is better.
+            detail: How much is wanted; the risk at every rate is most of the work.
         """
-        estimate, learning_rate = self.estimate, about.learning_rate
+        estimate, rate = self.estimate, about.learning_rate
         known: dict[str, object] = {"outside": estimate.outside, "classifier_data": self.digest}
-        reasons = self.reasons
+        reasons, is_page = list(self.reasons), detail == "page"
         # A team's own runs tell how far its edge is known, and a grid shows the rates beside it.
-        is_alone = with_curve and estimate.learned is None
-        if not reasons and learning_rate is not None and is_alone:
-            reasons = tuple(open_at(estimate, learning_rate))
+        if is_page and not reasons and rate is not None and estimate.learned is None:
+            reasons = open_at(*estimate.interval(rate), estimate.likely_edge)
         if reasons:
             return about.cannot_tell(reasons, **known)
-        start, with_rate = estimate.start_here, learning_rate is not None
-        rate_to_better = learning_rate if with_advice else None
-        excess = None if learning_rate is None else estimate.expected_excess(learning_rate)
+        excess = advice = None
+        if rate is not None and detail != "brief":
+            excess = estimate.expected_excess(rate)
+            advice = _advice(estimate, rate, about.terms.gate.bar) if is_page else None
         return FromEdge(
-            **about.of_estimate(estimate, RATES if with_curve else ()),
+            **about.of_estimate(estimate, detail),
             **known,
-            start_excess=estimate.expected_excess(start),
+            start_excess=estimate.expected_excess(estimate.start_here),
             expected_excess=excess,
-            contributions=self._contributions() if with_curve and with_rate else [],
+            contributions=self._contributions() if is_page and rate is not None else [],
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
-            counterfactual=_advice(estimate, rate_to_better, start, about.terms.gate.bar),
+            counterfactual=advice,
             levers=list(self.levers),
             applied=list(self.applied),
         )
 
     def _contributions(self) -> list[Contribution]:
-        """Return what moves the edge away from that of the average run, largest first."""
         named = MEANINGS | ({} if self.is_warmed else {"warmup": NO_WARMUP})
         parts = [
             Contribution(meaning=named[name], decades=decades, feature=name)
@@ -400,7 +362,7 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
     found = [
         f"{MEANINGS[name]} lies a factor of {10**over:.3g} beyond the labelled runs"
         for name, over in estimate.outside.items()
-        if over > _FAR and name not in OPTIMIZERS
+        if over > FAR and name not in OPTIMIZERS
     ]
     if inputs.optimizer not in ("adamw", *OPTIMIZERS):
         found.append(f"the labelled runs include no optimizer {inputs.optimizer}")
@@ -412,26 +374,22 @@ def beyond(estimate: EdgeEstimate, inputs: EdgeInputs) -> list[str]:
     return found
 
 
-def open_at(estimate: EdgeEstimate, rate: float) -> list[str]:
+def open_at(low: float, high: float, edge: float) -> list[str]:
     """Return why rksp cannot tell at a rate near an edge that teams have far apart, as a clause."""
-    if not says_nothing(*estimate.interval(rate)):
+    if not says_nothing(low, high):
         return []
-    edge = short(estimate.likely_edge, 2)
     return [
         "teams differ by more than this learning rate lies from the likely edge, "
-        f"{edge}: in some of them nearly all such runs fail, in others hardly any"
+        f"{short(edge, 2)}: in some of them nearly all such runs fail, in others hardly any"
     ]
 
 
-def _advice(
-    estimate: EdgeEstimate, rate: float | None, start: float, threshold: float
-) -> str | None:
+def _advice(estimate: EdgeEstimate, rate: float, threshold: float) -> str | None:
     """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
-    if rate is None:
-        return None
+    start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:
-        if estimate.failed(start) >= threshold or start > _CLEARLY_LOWER * rate:
+        if estimate.failed(start) >= threshold or start > CLEARLY_LOWER * rate:
             bar = short(estimate.rate_at(threshold), 2)
             return f"P(failed) is under the bar of {threshold:.2g} only below {bar}."
         return start_lower(estimate, rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,15 +141,10 @@ def _versions() -> dict[str, str]:
 def _code() -> str:
     """Return a digest of the code that measures: an edit changes it and not the version."""
     whole = hashlib.sha256()
-    for file in _code_files():
-        state = file.stat()
-        whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
-    return whole.hexdigest()
-
-
-def _code_files() -> Iterator[Path]:
-    for package in _PACKAGES:
-        found = find_spec(package)
+    for found in filter(None, map(find_spec, _PACKAGES)):
         # The first place alone: in a checkout rksp has the repository's root for a second one.
-        for folder in (found.submodule_search_locations or ())[:1] if found else ():
-            yield from sorted(p for p in Path(folder).rglob("*") if p.suffix in (".py", ".toml"))
+        for folder in (found.submodule_search_locations or ())[:1]:
+            for file in sorted(p for p in Path(folder).rglob("*") if p.suffix in (".py", ".toml")):
+                state = file.stat()
+                whole.update(f"{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return whole.hexdigest()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def grid(
     source: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    axes: Mapping[str, Sequence[Any]] | Sequence[str] = (),
+    axes: Mapping[str, Sequence[object]] | Sequence[str] = (),
     *,
     recipe: Mapping[str, object] | None = None,
     target: str | None = None,

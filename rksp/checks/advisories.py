@@ -12,7 +12,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -47,7 +47,7 @@ class Answer:
 
     holds: bool | None
     by: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = field(default=())
+    lacks: tuple[str, ...] = ()
 
 
 def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
@@ -57,8 +57,7 @@ def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
     comparison such as `>1`, or `given`. What one condition makes false stays false, whatever is not
     known of the others.
     """
-    found = [_alternatives(wanted, facts) if key == "any" else _one(key, wanted, facts)
-             for key, wanted in when.items()]  # fmt: skip
+    found = [_one(key, wanted, facts) for key, wanted in when.items()]
     if any(one.holds is False for one in found):
         return Answer(False)
     lacks = _joined(one.lacks for one in found)
@@ -66,31 +65,22 @@ def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
     return Answer(True if is_known else None, _joined(one.by for one in found), lacks)
 
 
-def _alternatives(choices: list[Mapping[str, Any]], facts: Facts) -> Answer:
-    found = [answer(choice, facts) for choice in choices]
-    true = [one for one in found if one.holds]
-    if true:
-        return true[0]
-    unknown = [one for one in found if one.holds is None]
-    return Answer(None, (), _joined(one.lacks for one in unknown)) if unknown else Answer(False)
+def _one(key: str, wanted: Any, facts: Facts) -> Answer:
+    choices = wanted if isinstance(wanted, list) else [wanted]
+    if key == "any":
+        found = [answer(choice, facts) for choice in choices]
+    elif (fact := facts.get(key)) is None:
+        found = [Answer(None, (), (key,))]
+    else:
+        seen = {_matches(key, choice, value) for choice in choices for value in fact.values}
+        found = [Answer(holds, (key,) * bool(holds), (key,) * (holds is None)) for holds in seen]
+    unknown = [one.lacks for one in found if one.holds is None]
+    otherwise = Answer(None, (), _joined(unknown)) if unknown else Answer(False)
+    return next((one for one in found if one.holds), otherwise)
 
 
 def _joined(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in parts for name in part))
-
-
-def _one(key: str, wanted: object, facts: Facts) -> Answer:
-    fact = facts.get(key)
-    holds = None if fact is None else _any(key, wanted, fact)
-    if holds is None:
-        return Answer(None, (), (key,))
-    return Answer(holds, (key,) if holds else ())
-
-
-def _any(key: str, wanted: object, fact: Fact) -> bool | None:
-    choices = wanted if isinstance(wanted, list) else [wanted]
-    found = [_matches(key, choice, value) for choice in choices for value in fact.values]
-    return True if True in found else None if None in found else False
 
 
 def _matches(key: str, wanted: Any, value: Any) -> bool | None:
@@ -319,18 +309,16 @@ class Advisory(Strict):
         may_differ = any(release is not None and release.may_differ for release in installed)
         is_single = about.established == "single report"
         most = Level.ERROR
-        if is_single or is_patched or may_differ or self.has_lapsed(today):
+        # No release without the fault is known, and nobody looked for 90 days.
+        is_open = bool(self.affected) and not any(one.has_end for one in self.affected)
+        has_lapsed = is_open and today - self.modified > _LAPSE
+        if is_single or is_patched or may_differ or has_lapsed:
             most = Level.NOTE
         elif not about.range_is_certain or not (
             self.affected or about.established == "maintainer confirmed"
         ):
             most = Level.WARNING
         return min(self.severity, most, key=LEVELS.index)
-
-    def has_lapsed(self, today: datetime.date) -> bool:
-        """Return True if no release without the fault is known, and nobody looked for 90 days."""
-        is_open = bool(self.affected) and not any(one.has_end for one in self.affected)
-        return is_open and today - self.modified > _LAPSE
 
 
 Unsettled = tuple[Advisory, tuple[str, ...]]

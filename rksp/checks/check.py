@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from rksp.ground.tables import known_word, packaged_toml
 from rksp.ground.text import short
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What a check saw, before its code and texts are added.
 
@@ -31,7 +31,8 @@ class Observation:
     """
 
     message: str
-    value: float | None
+    value: float | None = None
+    _: KW_ONLY
     level: Level | None = None
     fix: str | None = None
     layer: str = ""
@@ -40,6 +41,7 @@ class Observation:
 
 
 Reads = Literal["model", "recipe", "rate"]
+Weights = Literal["random", "trained"]  # that a run starts from
 Look = Callable[[CheckEvidence], Iterator[Observation]]
 _NEEDS = tuple(need.name.lower() for need in Need)
 _FACTS = ("name", "level", "needs", "is_cause", "reads")  # fields of `Check`; the others are texts
@@ -82,6 +84,7 @@ class Check:
         name: Stable: lower-case words joined by hyphens.
         level: Its worst level.
         look: The function that yields observations; it yields none without evidence.
+        weights: Those that it is about; None for both.
         needs: What must be known besides the recipe; if any is missing, the check does not run.
         is_cause: Public failures, or arithmetic, name what it looks at as their cause: a precision,
             an initialization, a configuration, of which P(failed) knows little or nothing. Rates,
@@ -95,6 +98,7 @@ class Check:
     name: str
     level: Level
     look: Look
+    weights: Weights | None = None
     needs: tuple[Need, ...] = ()
     is_cause: bool = False
     reads: Reads = "rate"
@@ -135,7 +139,7 @@ class Check:
         )
 
 
-def check(code: str) -> Callable[[Look], Check]:
+def check(code: str, *, weights: Weights | None = None) -> Callable[[Look], Check]:
     """Make a check of the function that looks; `checks.toml` has the rest."""
     where = f"checks.toml [{code}]"
     row = _written()[known_word(code, _written(), where="checks.toml", noun="check")]
@@ -147,7 +151,9 @@ def check(code: str) -> Callable[[Look], Check]:
     needs = tuple(Need[name.upper()] for name in said)
     level = Level(known_word(facts.pop("level"), list(Level), where=where, noun="level"))
     known_word(facts.get("reads", "rate"), get_args(Reads), where=where, noun="reach")
-    return lambda look: Check(code=code, look=look, level=level, needs=needs, **facts)
+    return lambda look: Check(
+        code=code, look=look, weights=weights, level=level, needs=needs, **facts
+    )
 
 
 class _Thresholds(string.Formatter):

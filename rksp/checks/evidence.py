@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rksp.checks.facts import ModelFacts
+from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile, Placement
 from rksp.models.declared import Declared, DeclaredShape
-from rksp.models.placement import Placement
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
-from rksp.recipe.start import SCRATCH, Start, decide_start
-
-if TYPE_CHECKING:
-    from rksp.documents.shown import ForwardStats, GradientProfile
+from rksp.recipe.start import SCRATCH, Start
 
 _REFERENCE_RATE = 6e-4  # Brown et al., 2020, Table 2.1: 125M parameters
 _REFERENCE_SIZE = 125e6
@@ -82,8 +78,8 @@ class CheckEvidence:
         task: What the model predicts, as in `rksp.models.source.Task`.
         facts: Facts of the built model.
         placement: Where the blocks normalize, as read off the module.
-        forward: Statistics of the forward pass over the probe.
-        gradient: The first gradient.
+        forward: Statistics of the forward pass over the probe; all None where there was none.
+        gradient: The first gradient; all None where none was measured.
         start_here: The learning rate with the lowest expected loss.
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
@@ -99,8 +95,8 @@ class CheckEvidence:
     task: str | None = None
     facts: ModelFacts | None = None
     placement: Placement | None = None
-    forward: ForwardStats | None = None
-    gradient: GradientProfile | None = None
+    forward: ForwardStats = NO_PASS
+    gradient: GradientProfile = NO_GRADIENT
     start_here: float | None = None
     do_not_exceed: float | None = None
     likely_edge: float | None = None
@@ -108,10 +104,6 @@ class CheckEvidence:
     start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Let the recipe have its say in the start: adapters need trained weights."""
-        object.__setattr__(self, "start", decide_start(self.start, recipe=self.recipe))
 
     @cached_property
     def held(self) -> frozenset[Need]:
@@ -121,8 +113,8 @@ class CheckEvidence:
             Need.SIZE: self.parameters is not None,
             Need.MODULES: self.facts is not None,
             Need.WEIGHTS: self.facts is not None and self.facts.input_std is not None,
-            Need.FORWARD: self.forward is not None,
-            Need.GRADIENT: self.gradient is not None,
+            Need.FORWARD: self.forward != NO_PASS,
+            Need.GRADIENT: self.gradient != NO_GRADIENT,
             Need.ANSWER: self.likely_edge is not None,
         }
         return frozenset(need for need, is_held in held.items() if is_held)

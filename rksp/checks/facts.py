@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rksp.models.anatomy.norms import is_qk_norm
@@ -35,7 +35,6 @@ class ModelFacts:
         embedding_std: Root mean square of the input embedding; None without one.
         ties_embeddings: True if the output layer is the input embedding.
         balancing_biases: Number of biases that correct the routers' scores to balance the load.
-        not_measured: Scale → reason why it is None, if a check could have used it.
     """
 
     parameters: int
@@ -49,7 +48,6 @@ class ModelFacts:
     embedding_std: float | None = None
     ties_embeddings: bool = False
     balancing_biases: int = 0
-    not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_facts(
@@ -75,8 +73,6 @@ def read_facts(
     writing = [m for m, fan_in, fan_out in matrices if fan_out == width != fan_in]
     square = [m for m, fan_in, fan_out in matrices if fan_in == width == fan_out]
     embedding, output = _ends(model)
-    input_std, output_std = sizes.median(reading or square), sizes.median(writing or square)
-    embedding_std = sizes.median([embedding] if embedding is not None else [])
     return ModelFacts(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         depth=sum(count for _, count in chains),
@@ -84,30 +80,15 @@ def read_facts(
         block_norms=len(norms),
         qk_norms=sum(is_qk_norm(name) for name in norms),
         attentions=sum("attention" in kind.lower() for _, kind in names),
-        input_std=input_std,
-        output_std=output_std,
-        embedding_std=embedding_std,
+        input_std=sizes.median(reading or square),
+        output_std=sizes.median(writing or square),
+        embedding_std=sizes.median([embedding] if embedding is not None else []),
         ties_embeddings=embedding is not None and embedding is output,
         balancing_biases=sum(
             name.rpartition(".")[2].endswith(_BALANCING_BIASES)
             for name, _ in (*model.named_parameters(), *model.named_buffers())
         ),
-        not_measured=_missing(
-            {
-                "the scale of the matrices that read the stream": (input_std, reading or square),
-                "the scale of the matrices that write to it": (output_std, writing or square),
-                "the scale of the embedding": (embedding_std, embedding is not None),
-            }
-        ),
     )
-
-
-def _missing(scales: Mapping[str, tuple[float | None, object]]) -> dict[str, str]:
-    return {
-        name: "the pass did not load these weights" if there else "the model has no such weights"
-        for name, (value, there) in scales.items()
-        if value is None
-    }
 
 
 def _matrices(block: nn.Module) -> Iterator[tuple[nn.Parameter, int, int]]:

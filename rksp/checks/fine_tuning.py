@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rksp.checks.check import Look, Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
-from rksp.ground.text import short
+from rksp.ground.text import many, short
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, USUAL_RANK
 from rksp.recipe.optimizers.table import optimizer_spec
 
@@ -44,8 +44,8 @@ _CLIP = (3e-4, 0.5)  # that of GSPO's mean over a sequence; beyond DAPO's 0.28 f
 
 @check("RKSP508")
 def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
-    rate, limit = evidence.recipe.learning_rate, _limit(evidence)
-    if rate is None or limit is None or rate <= limit:
+    rate, limit = evidence.recipe.learning_rate or 0.0, _limit(evidence)
+    if rate <= limit:
         return
     peft = evidence.recipe.peft
     how = {"none": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}.get(peft, "adapters")
@@ -53,34 +53,30 @@ def _rate(evidence: CheckEvidence) -> Iterator[Observation]:
     if evidence.highest_published is not None:
         which = "the highest of the published runs of this kind"
     yield Observation(
+        f"The learning rate {short(rate, 6)} is {short(rate / limit)} times {short(limit, 2)}, "
+        f"{which}.",
+        rate / limit,
         level=Level.ERROR if rate > _ERROR * limit else Level.WARNING,
-        message=(
-            f"The learning rate {short(rate, 6)} is {short(rate / limit)} times {short(limit, 2)}, "
-            f"{which}."
-        ),
-        value=rate / limit,
         rate=limit,
     )
 
 
-def _limit(evidence: CheckEvidence) -> float | None:
-    recipe = evidence.recipe
+def _limit(evidence: CheckEvidence) -> float:
+    recipe, kind = evidence.recipe, evidence.settings.family.kind
     if evidence.highest_published is not None:
         return evidence.highest_published
     family = optimizer_spec(recipe.optimizer).family
-    if evidence.start.is_scratch or family not in ("adaptive", "sign-like"):
-        return None
-    if recipe.optimizer == "adafactor":
-        return None
+    is_known = family in ("adaptive", "sign-like") and recipe.optimizer != "adafactor"
     is_answered = evidence.do_not_exceed is not None
     is_tiny = (evidence.block_parameters or math.inf) < _LADDERS_BELOW
-    is_encoder = evidence.settings.family.kind == "encoder"
-    if is_answered and (is_tiny or is_encoder or recipe.peft != "none"):
-        return None  # the model of fine-tuning saw ladders of these fail: RKSP501 says its rates
+    if is_answered and (is_tiny or kind == "encoder" or recipe.peft != "none"):
+        is_known = False  # the model of fine-tuning saw these fail: RKSP501 says its rates
+    if evidence.start.is_scratch or not is_known:
+        return math.inf
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS
-    elif evidence.settings.family.kind == "vision":
+    elif kind == "vision":
         limit = _IMAGES
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
@@ -90,29 +86,23 @@ def _limit(evidence: CheckEvidence) -> float | None:
 
 def _whole(evidence: CheckEvidence) -> float:
     """Return the highest usual rate of training all weights, by kind and size."""
-    if evidence.settings.family.kind == "encoder":
-        table: Sequence[tuple[float, float]] = _ENCODERS
-        size = evidence.settings.width or 0.0
-    else:
-        table = _DECODERS
-        size = evidence.parameters or _DECODERS[0][0]
+    is_encoder = evidence.settings.family.kind == "encoder"
+    size = evidence.settings.width or 0.0 if is_encoder else evidence.parameters or 0.0
+    table = _ENCODERS if is_encoder else _DECODERS
     return next(limit for largest, limit in table if size <= largest)
 
 
-@check("RKSP509")
+@check("RKSP509", weights="trained")
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe = evidence.recipe
-    rate = recipe.learning_rate
-    if evidence.start.is_scratch or rate is None or recipe.batch_size > _FEW:
-        return
-    if recipe.objective in _PREFERENCE_LOSSES:
+    recipe, rate = evidence.recipe, evidence.recipe.learning_rate
+    if rate is None or recipe.batch_size > _FEW or recipe.objective in _PREFERENCE_LOSSES:
         return
     is_whole = recipe.peft == "none"
-    count = "1 sequence" if recipe.batch_size == 1 else f"{recipe.batch_size} sequences"
     yield Observation(
+        f"Each step sees {many(recipe.batch_size, 'sequence')}, at a learning rate of "
+        f"{short(rate, 6)}.",
+        float(recipe.batch_size),
         level=Level.WARNING if is_whole and rate > _GENTLE else Level.NOTE,
-        message=f"Each step sees {count}, at a learning rate of {short(rate, 6)}.",
-        value=float(recipe.batch_size),
     )
 
 
@@ -129,13 +119,11 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
     is_wild = not _WILD_SCALES[0] <= scale <= _WILD_SCALES[1]
     toys = " On toys, four times the alpha lowered the edge of DPO and GRPO 2 to 4 times."
     yield Observation(
+        f"Alpha {short(recipe.lora_alpha, 4)} over {'the root of ' * is_root}rank {rank} "
+        f"scales the adapters by {short(scale, 3)}; public recipes have {_SCALES[0]:g} to "
+        f"{_SCALES[1]:g}.{toys * (recipe.objective in _PREFERENCE_LOSSES)}",
+        scale,
         level=Level.WARNING if is_wild else Level.NOTE,
-        message=(
-            f"Alpha {short(recipe.lora_alpha, 4)} over {'the root of ' * is_root}rank {rank} "
-            f"scales the adapters by {short(scale, 3)}; public recipes have {_SCALES[0]:g} to "
-            f"{_SCALES[1]:g}.{toys * (recipe.objective in _PREFERENCE_LOSSES)}"
-        ),
-        value=scale,
     )
 
 
@@ -145,30 +133,23 @@ def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
     if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
         return
     yield Observation(
-        message=(
-            f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public sweeps of rank 1 "
-            f"the best rate was {_RANK_ONE:g}."
-        ),
-        value=float(recipe.lora_rank),
+        f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public sweeps of rank 1 "
+        f"the best rate was {_RANK_ONE:g}.",
+        float(recipe.lora_rank),
     )
 
 
-@check("RKSP513")
+@check("RKSP513", weights="trained")
 def _epochs(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe = evidence.recipe
-    if evidence.start.is_scratch or recipe.rows is None:
-        return
-    epochs = recipe.max_steps * recipe.batch_size / recipe.rows
-    if epochs <= _EPOCHS:
-        return
-    yield Observation(
-        level=Level.WARNING if epochs > _MOST_EPOCHS else Level.NOTE,
-        message=(
+    epochs = recipe.max_steps * recipe.batch_size / (recipe.rows or math.inf)
+    if epochs > _EPOCHS:
+        yield Observation(
             f"The run sees each of its {recipe.rows:,} examples {short(epochs)} times; 95 % of "
-            f"public recipes stop at {_EPOCHS:g}."
-        ),
-        value=epochs,
-    )
+            f"public recipes stop at {_EPOCHS:g}.",
+            epochs,
+            level=Level.WARNING if epochs > _MOST_EPOCHS else Level.NOTE,
+        )
 
 
 def _within(field: str, objectives: Sequence[str], said: str, least: float, most: float) -> Look:
@@ -179,9 +160,9 @@ def _within(field: str, objectives: Sequence[str], said: str, least: float, most
         broken = _BROKEN.get((recipe.objective, field, value), "")
         is_wild = bool(broken) or (field == "kl_coefficient" and value > _WILD_KL)
         yield Observation(
+            f"{said} {value:g}; published runs have {least:g} to {most:g}{broken}.",
+            float(value),
             level=Level.WARNING if is_wild else Level.NOTE,
-            message=f"{said} {value:g}; published runs have {least:g} to {most:g}{broken}.",
-            value=float(value),
             is_cause=bool(broken),
         )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rksp.checks.check import Observation, check
-from rksp.checks.evidence import CheckEvidence
+from rksp.checks.evidence import CheckEvidence, Need
 from rksp.documents.finding import Level
 from rksp.ground.model import definite
 from rksp.ground.text import short
@@ -17,43 +17,33 @@ _TIED_SPREAD = 4.0
 _FAST, _LARGE = 5.0, 7e9
 
 
-@check("RKSP101")
+@check("RKSP101", weights="random")
 def _initial_loss(evidence: CheckEvidence) -> Iterator[Observation]:
-    forward = evidence.forward
-    if forward is None or not evidence.start.is_scratch:
-        return
-    loss, uniform = forward.loss, forward.uniform_loss
+    loss, uniform = evidence.forward.loss, evidence.forward.uniform_loss
     if loss is None or uniform is None:
         return
     is_tied = evidence.facts is not None and evidence.facts.ties_embeddings
-    copied = (forward.copied or 0.0) if is_tied else 0.0
+    copied = (evidence.forward.copied or 0.0) if is_tied else 0.0
     if loss - copied - uniform > _EXCESS:
+        more = f" The tied output layer explains {copied:.3g} more." if copied > 0.1 else ""
         yield Observation(
+            f"The initial loss is {loss:.3g} nats. A uniform guess has a loss of {uniform:.3g}."
+            f"{more}",
+            loss,
             level=Level.ERROR if loss - copied > 2 * uniform else Level.WARNING,
-            message=(
-                f"The initial loss is {loss:.3g} nats. A uniform guess has a loss of {uniform:.3g}."
-                + (f" The tied output layer explains {copied:.3g} more." if copied > 0.1 else "")
-            ),
-            value=loss,
         )
 
 
-@check("RKSP102")
+@check("RKSP102", weights="random")
 def _output_logits(evidence: CheckEvidence) -> Iterator[Observation]:
-    forward = evidence.forward
-    if not evidence.start.is_scratch:
-        return
-    spread = _declared_spread(evidence) if forward is None else forward.logit_std
-    if spread is None:
-        return
-    if spread > _SPREAD:
+    is_seen = Need.FORWARD in evidence.held
+    spread = evidence.forward.logit_std if is_seen else _declared_spread(evidence)
+    if spread is not None and spread > _SPREAD:
         yield Observation(
+            f"The output logits have a standard deviation of {spread:.3g} over classes"
+            f"{'' if is_seen else ', by the configuration'}.",
+            spread,
             level=Level.ERROR if spread > _WILD_SPREAD else Level.WARNING,
-            message=(
-                f"The output logits have a standard deviation of {spread:.3g} over classes"
-                f"{'' if forward is not None else ', by the configuration'}."
-            ),
-            value=spread,
             fix=f"Divide the standard deviation of the output layer's weights by {spread:.2g}.",
         )
 
@@ -65,30 +55,25 @@ def _declared_spread(evidence: CheckEvidence) -> float | None:
     """
     settings, width = evidence.settings, evidence.settings.width
     is_untied = settings.get("tie_word_embeddings") is False
-    if not settings.family.unit_head or not is_untied or not evidence.start.is_scratch or not width:
+    if not settings.family.unit_head or not is_untied or not width:
         return None
-    return float(evidence.settings.number("initializer_factor") or 1.0) * math.sqrt(width)
+    return float(settings.number("initializer_factor") or 1.0) * math.sqrt(width)
 
 
-@check("RKSP103")
+@check("RKSP103", weights="random")
 def _tied_embedding(evidence: CheckEvidence) -> Iterator[Observation]:
-    facts, forward = evidence.facts, evidence.forward
-    if facts is None or not evidence.start.is_scratch or not facts.ties_embeddings:
+    facts, measured = evidence.facts, evidence.forward.logit_std
+    if facts is None or not facts.ties_embeddings or facts.embedding_std is None:
         return
-    if facts.embedding_std is None:
-        return
-    measured = forward.logit_std if forward is not None else None
     if measured is not None and measured <= _SPREAD:
         return  # scaled down on its way to the logits, as T5 does
     spread = facts.embedding_std * math.sqrt(facts.width)
     if spread > _TIED_SPREAD:
         yield Observation(
-            message=(
-                "The output layer shares its weights with the embedding. Their standard deviation "
-                f"{facts.embedding_std:.3g} at width {facts.width} gives logits of standard "
-                f"deviation {spread:.3g}."
-            ),
-            value=spread,
+            "The output layer shares its weights with the embedding. Their standard deviation "
+            f"{facts.embedding_std:.3g} at width {facts.width} gives logits of standard "
+            f"deviation {spread:.3g}.",
+            spread,
             fix=f"Initialize the embedding with standard deviation {facts.width**-0.5:.2g} (1/√d).",
         )
 
@@ -102,11 +87,9 @@ def _z_loss(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     said = "is off" if evidence.recipe.z_loss == 0 else "is not in the recipe"
     yield Observation(
-        message=(
-            f"The learning rate is {short(ratio)} times GPT-3's for {definite(size) / 1e9:.3g}B "
-            f"active parameters, and the z-loss {said}."
-        ),
-        value=ratio,
+        f"The learning rate is {short(ratio)} times GPT-3's for {definite(size) / 1e9:.3g}B "
+        f"active parameters, and the z-loss {said}.",
+        ratio,
     )
 
 
@@ -124,33 +107,28 @@ _WIDE = 512  # narrower models have small heads by necessity
 
 @check("RKSP201")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
-    attention = evidence.forward.attention if evidence.forward is not None else ()
+    attention = evidence.forward.attention
     if not attention:
         yield from _declared_scale(evidence)
-        return
-    if not evidence.start.is_scratch:
-        worst = max(attention, key=lambda a: a.max_logit)
-        if worst.max_logit > _CLIPPED_LOGIT:
+    elif not evidence.start.is_scratch:
+        largest = max(attention, key=lambda a: a.max_logit)
+        if largest.max_logit > _CLIPPED_LOGIT:
             yield Observation(
+                f"The largest attention logit is {largest.max_logit:.3g}{_where(largest.block)}.",
+                largest.max_logit,
                 level=Level.WARNING,
-                message=(
-                    f"The largest attention logit is {worst.max_logit:.3g}{_where(worst.block)}."
-                ),
-                value=worst.max_logit,
                 fix="Continue training with QK-clip at 100, or lower the learning rate.",
             )
-        return
-    worst = max(attention, key=lambda a: a.logit_std)
-    spread = worst.logit_std
+    else:
+        widest = max(attention, key=lambda a: a.logit_std)
+        said = f"have a standard deviation of {widest.logit_std:.3g} before training"
+        yield from _spread(f"Attention logits {said}{_where(widest.block)}.", widest.logit_std)
+
+
+def _spread(message: str, spread: float) -> Iterator[Observation]:
     if spread > _LOGIT_SPREAD:
-        yield Observation(
-            level=Level.ERROR if spread > _SATURATED_SPREAD else Level.WARNING,
-            message=(
-                f"Attention logits have a standard deviation of {spread:.3g} before training"
-                f"{_where(worst.block)}."
-            ),
-            value=spread,
-        )
+        level = Level.ERROR if spread > _SATURATED_SPREAD else Level.WARNING
+        yield Observation(message, spread, level=level)
 
 
 def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
@@ -161,13 +139,13 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
     w and deviation one, so that s² is σ² w.
     """
     settings = evidence.settings
-    size = max(filter(None, (evidence.settings.number(name) for name in _HEAD_SIZES)), default=None)
-    size = size or settings.head_dim
-    is_read = evidence.forward is None and evidence.start.is_scratch
+    sizes = filter(None, map(settings.number, _HEAD_SIZES))
+    size = max(sizes, default=None) or settings.head_dim
+    is_read = Need.FORWARD not in evidence.held and evidence.start.is_scratch
     if not is_read or not size or settings.soft_cap:
         return
-    declared = evidence.settings.number("attention_multiplier")
-    scalar = evidence.settings.number("query_pre_attn_scalar")
+    declared = settings.number("attention_multiplier")
+    scalar = settings.number("query_pre_attn_scalar")
     if settings.family.unscaled_attention:
         declared = 1.0
     elif scalar is not None and scalar > 0:
@@ -176,55 +154,40 @@ def _declared_scale(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     drawn = 1.0
     if not settings.normalizes_qk:
-        drawn = (settings.init_std or 0.0) ** 2 * (evidence.settings.width or 0.0)
+        drawn = (settings.init_std or 0.0) ** 2 * (settings.width or 0.0)
     spread = declared * drawn * math.sqrt(size)
-    if spread > _LOGIT_SPREAD:
-        yield Observation(
-            level=Level.ERROR if spread > _SATURATED_SPREAD else Level.WARNING,
-            message=(
-                f"The configuration scales attention by {declared:.3g} at heads of {size:g} "
-                f"dimensions, so its logits have a standard deviation of about {spread:.3g} before "
-                "training."
-            ),
-            value=spread,
-        )
+    yield from _spread(
+        f"The configuration scales attention by {declared:.3g} at heads of {size:g} dimensions, so "
+        f"its logits have a standard deviation of about {spread:.3g} before training.",
+        spread,
+    )
 
 
-@check("RKSP202")
+@check("RKSP202", weights="random")
 def _entropy(evidence: CheckEvidence) -> Iterator[Observation]:
-    attention = evidence.forward.attention if evidence.forward is not None else ()
-    if not attention or not evidence.start.is_scratch:
-        return
-    worst = min(attention, key=lambda a: a.entropy)
-    if worst.entropy < _ENTROPY:
+    worst = min(evidence.forward.attention, key=lambda a: a.entropy, default=None)
+    if worst is not None and worst.entropy < _ENTROPY:
         yield Observation(
+            f"Attention has {worst.entropy:.1%} of its maximum entropy before "
+            f"training{_where(worst.block)}.",
+            worst.entropy,
             level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
-            message=(
-                f"Attention has {worst.entropy:.1%} of its maximum entropy before "
-                f"training{_where(worst.block)}."
-            ),
-            value=worst.entropy,
         )
 
 
 @check("RKSP203")
 def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
-    edge, rate, size = (
-        evidence.public_edge,
-        evidence.recipe.learning_rate,
-        evidence.active_parameters,
-    )
+    edge, size = evidence.public_edge, evidence.active_parameters or 0.0
     has_attention = evidence.facts is None or evidence.facts.attentions > 0
-    if edge is None or size is None or size < _BIG or not has_attention:
+    if edge is None or size < _BIG or not has_attention or evidence.bounds_attention:
         return
-    if definite(rate) > _OF_EDGE * edge and not evidence.bounds_attention:
+    share = (evidence.recipe.learning_rate or 0.0) / edge
+    if share > _OF_EDGE:
         yield Observation(
-            message=(
-                f"Nothing bounds the attention logits of this model ({size / 1e9:,.4g}B active "
-                f"parameters). Its learning rate is {definite(rate) / edge:.2g} of the one at "
-                "which public runs of this size failed."
-            ),
-            value=definite(rate) / edge,
+            f"Nothing bounds the attention logits of this model ({size / 1e9:,.4g}B active "
+            f"parameters). Its learning rate is {share:.2g} of the one at which public runs of "
+            "this size failed.",
+            share,
             fix="Normalize queries and keys per head (the qwen3 or olmo2 model type)",
             rate=_OF_EDGE * edge,
         )
@@ -232,28 +195,20 @@ def _qk_norm(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP204")
 def _head_dimension(evidence: CheckEvidence) -> Iterator[Observation]:
-    width = evidence.settings.width
-    heads = evidence.settings.number("num_attention_heads", "n_head")
+    settings, width = evidence.settings, evidence.settings.width
+    heads = settings.number("num_attention_heads", "n_head")
     if not width or not heads or width < _WIDE:
         return
-    declared = [name for name in _HEAD_SIZES if evidence.settings.declares(name)]
-    sizes = [evidence.settings.number(name) for name in declared] or [width / heads]
+    declared = filter(settings.declares, _HEAD_SIZES)
+    sizes = list(map(settings.number, declared)) or [width / heads]
     for size in dict.fromkeys(sizes):
         if size is None:  # it differs by layer, so width over heads is that of none
             continue
+        said = f"The heads have {size:g} dimensions"
         if size % _TILE:
-            yield Observation(
-                message=f"The heads have {size:g} dimensions, which is not a multiple of {_TILE}.",
-                value=size,
-            )
+            yield Observation(f"{said}, which is not a multiple of {_TILE}.", size)
         elif not _HEAD[0] <= size <= _HEAD[1]:
-            yield Observation(
-                message=(
-                    f"The heads have {size:g} dimensions. Usual heads have {_HEAD[0]} to "
-                    f"{_HEAD[1]}."
-                ),
-                value=size,
-            )
+            yield Observation(f"{said}. Usual heads have {_HEAD[0]} to {_HEAD[1]}.", size)
 
 
 def _where(block: int | None) -> str:

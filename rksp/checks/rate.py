@@ -1,4 +1,4 @@
-"""Checks of the learning rate: against the model's edge, its optimizer and its schedule."""
+"""Checks of the learning rate: its edge, optimizer and schedule, and whether labels cover them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence, published_rate, swept_edge
 from rksp.documents.finding import Level
 from rksp.ground.flags import count
-from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.recipe.coverage import not_covered
 from rksp.recipe.optimizers.table import optimizer_spec
 
 NEAR_EDGE = 1 / 3  # half a decade under it, which is how well the edge is known
@@ -28,74 +28,56 @@ _BATCH_RATIO, _WILD_BATCH_RATIO = 10.0, 30.0
 def _rate_over_edge(evidence: CheckEvidence) -> Iterator[Observation]:
     rate, edge = evidence.recipe.learning_rate, evidence.likely_edge
     ceiling = evidence.do_not_exceed
-    if rate is None or edge is None or ceiling is None:
-        return
-    if rate <= ceiling:
+    if rate is None or edge is None or ceiling is None or rate <= ceiling:
         return
     is_over = rate >= edge
     bound, name = (edge, "likely edge") if is_over else (ceiling, "learning rate not to exceed,")
     yield Observation(
+        f"The learning rate {short(rate, 6)} is {short(rate / bound)} times the {name} "
+        f"{short(bound, 2)}.",
+        rate / edge,
         level=Level.ERROR if is_over else Level.WARNING,
-        message=(
-            f"The learning rate {short(rate, 6)} is {short(rate / bound)} times the {name} "
-            f"{short(bound, 2)}."
-        ),
-        value=rate / edge,
         rate=ceiling,
     )
 
 
 @check("RKSP502")
 def _published_rate(evidence: CheckEvidence) -> Iterator[Observation]:
-    ratio, edge = evidence.rate_over_published, evidence.public_edge
     rate, size = evidence.recipe.learning_rate, evidence.active_parameters
-    if ratio is None or edge is None:
+    ratio, edge = evidence.rate_over_published, evidence.public_edge
+    is_bounded = evidence.bounds_attention
+    if rate is None or size is None or ratio is None or edge is None:
         return
-    limit = edge / 2 * (_BOUNDED if evidence.bounds_attention else 1.0)
-    if definite(rate) > limit:
+    limit = edge / 2 * (_BOUNDED if is_bounded else 1.0)
+    if rate > limit:
         yield Observation(
-            message=(
-                (
-                    f"The learning rate {short(definite(rate), 6)} is above {short(limit, 2)}, "
-                    f"which is half of the one at which public runs of {count(definite(size))} "
-                    "active parameters began to fail"
-                )
-                + (
-                    " (times 3, because attention is bounded)."
-                    if evidence.bounds_attention
-                    else "."
-                )
-            ),
-            value=ratio,
+            f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, which is half of the "
+            f"one at which public runs of {count(size)} active parameters began to fail"
+            f"{' (times 3, because attention is bounded)' * is_bounded}.",
+            ratio,
             rate=limit,
         )
     elif ratio > _HIGH_RATIO:
-        usual = published_rate(definite(size))
+        usual = published_rate(size)
         yield Observation(
+            f"The learning rate is {short(ratio)} times the {usual:.2g} of GPT-3's recipe for "
+            f"{count(size)} active parameters.",
+            ratio,
             level=Level.NOTE,
-            message=(
-                f"The learning rate is {short(ratio)} times the {usual:.2g} of GPT-3's recipe for "
-                f"{count(definite(size))} active parameters."
-            ),
-            value=ratio,
             rate=_HIGH_RATIO * usual,
         )
 
 
 @check("RKSP503")
 def _warmup(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, wanted = evidence.recipe, _wanted_warmup(evidence)
-    if recipe.warmup_steps >= wanted:
-        return
-    yield Observation(
-        message=(
-            f"The warm-up takes {recipe.warmup_steps} of {recipe.max_steps} steps."
-            if recipe.warmup_steps
-            else f"There is no warm-up in {recipe.max_steps} steps."
-        ),
-        value=float(recipe.warmup_steps),
-        fix=f"Warm up for {wanted} steps (--warmup-steps {wanted}).",
-    )
+    steps, wanted = evidence.recipe.warmup_steps, _wanted_warmup(evidence)
+    if steps < wanted:
+        said = f"The warm-up takes {steps} of" if steps else "There is no warm-up in"
+        yield Observation(
+            f"{said} {evidence.recipe.max_steps} steps.",
+            float(steps),
+            fix=f"Warm up for {wanted} steps (--warmup-steps {wanted}).",
+        )
 
 
 def _wanted_warmup(evidence: CheckEvidence) -> int:
@@ -120,20 +102,16 @@ def _wanted_warmup(evidence: CheckEvidence) -> int:
 
 @check("RKSP504")
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
-    ratio, tokens = evidence.rate_over_published, evidence.tokens
-    if ratio is None or tokens >= _REFERENCE_BATCH:
-        return
-    scaled = ratio * math.sqrt(_REFERENCE_BATCH / tokens)
-    times = f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
-    if scaled > _BATCH_RATIO:
+    rate, tokens = evidence.recipe.learning_rate or 0.0, evidence.tokens
+    scaled = (evidence.rate_over_published or 0.0) * math.sqrt(_REFERENCE_BATCH / tokens)
+    if tokens < _REFERENCE_BATCH and scaled > _BATCH_RATIO:
+        times = f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
         yield Observation(
+            f"With {tokens:,} tokens a step the learning rate is {times} times GPT-3's, "
+            "scaled by the square root of the batch.",
+            scaled,
             level=Level.WARNING if scaled > _WILD_BATCH_RATIO else Level.NOTE,
-            message=(
-                f"With {tokens:,} tokens a step the learning rate is {times} times GPT-3's, "
-                "scaled by the square root of the batch."
-            ),
-            value=scaled,
-            rate=definite(evidence.recipe.learning_rate) * _BATCH_RATIO / scaled,
+            rate=rate * _BATCH_RATIO / scaled,
         )
 
 
@@ -141,26 +119,21 @@ _OF_EDGE = 0.75
 _OVER_PUBLISHED = 2.0  # times the top of what was published
 
 
-@check("RKSP507")
+@check("RKSP507", weights="random")
 def _own_rate(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, size = evidence.recipe, evidence.active_parameters
-    rate, known = recipe.learning_rate, optimizer_spec(recipe.optimizer)
-    if rate is None or not size or not evidence.start.is_scratch or recipe.optimizer == "adamw":
-        return
-    if evidence.settings.scales_rates_by_width:
+    rate, known = recipe.learning_rate or 0.0, optimizer_spec(recipe.optimizer)
+    if not size or recipe.optimizer == "adamw" or evidence.settings.scales_rates_by_width:
         return
     edge = swept_edge(recipe.optimizer, evidence.block_parameters or size)
-    limits = [_OF_EDGE * edge] if edge is not None else []
+    limit = math.inf if edge is None else _OF_EDGE * edge
     if known.rates.over_adamw is not None and known.family in ("sign-like", "layerwise"):
-        limits.append(_OVER_PUBLISHED * known.rates.over_adamw * published_rate(size))
-    limit = min(limits, default=None)
-    if limit is not None and rate > limit:
+        limit = min(limit, _OVER_PUBLISHED * known.rates.over_adamw * published_rate(size))
+    if rate > limit:
         yield Observation(
-            message=(
-                f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, the highest that "
-                f"is known to work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters."
-            ),
-            value=rate / limit,
+            f"The learning rate {short(rate, 6)} is above {short(limit, 2)}, the highest that "
+            f"is known to work with {recipe.optimizer} at {size / 1e6:,.0f}M active parameters.",
+            rate / limit,
             rate=limit,
         )
 
@@ -171,17 +144,14 @@ _LOST_IN_FP32 = 1e-9  # half a unit in the last place of a weight of 0.02
 
 @check("RKSP505")
 def _warmup_length(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe = evidence.recipe
-    if recipe.warmup_steps >= recipe.max_steps and recipe.warmup_steps > 1:
-        share = recipe.max_steps / recipe.warmup_steps
+    warmup, steps = evidence.recipe.warmup_steps, evidence.recipe.max_steps
+    if warmup >= steps and warmup > 1:
+        share = steps / warmup
         yield Observation(
-            message=(
-                f"The warm-up of {recipe.warmup_steps} steps lasts for the whole run of "
-                f"{recipe.max_steps} steps: the learning rate only rises, to {share:.0%} of its "
-                "peak."
-            ),
-            value=1 / share,
-            fix=f"Warm up for {max(1, recipe.max_steps // 10)} steps, or train for longer.",
+            f"The warm-up of {warmup} steps lasts for the whole run of {steps} steps: the learning "
+            f"rate only rises, to {share:.0%} of its peak.",
+            1 / share,
+            fix=f"Warm up for {max(1, steps // 10)} steps, or train for longer.",
         )
 
 
@@ -195,10 +165,23 @@ def _travel(evidence: CheckEvidence) -> Iterator[Observation]:
     if farthest < _TRAVEL or rate < _LOST_IN_FP32:
         is_still = farthest < _NO_TRAVEL or rate < _LOST_IN_FP32
         yield Observation(
+            f"A learning rate of {short(rate, 6)} over {recipe.max_steps} steps moves a weight "
+            f"by at most {farthest:.1g}, so nothing is learned.",
+            farthest,
             level=Level.ERROR if is_still else Level.WARNING,
-            message=(
-                f"A learning rate of {short(rate, 6)} over {recipe.max_steps} steps moves a weight "
-                f"by at most {farthest:.1g}, so nothing is learned."
-            ),
-            value=farthest,
+        )
+
+
+@check("RKSP901")
+def _not_covered(evidence: CheckEvidence) -> Iterator[Observation]:
+    # The model of fine-tuning says itself what its runs do not hold.
+    parts = [] if not evidence.start.is_scratch else list(not_covered(evidence.recipe))
+    if evidence.recipe.precision == "fp8":
+        parts.append("fp8")
+    if evidence.settings.scales_rates_by_width:
+        parts.append("rates scaled by width (μP)")
+    if parts:
+        yield Observation(
+            f"The labelled runs behind P(failed) include no {', no '.join(parts)}.",
+            float(len(parts)),
         )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from rksp.checks import coverage, fine_tuning, forward, gradient, precision, rate, router, shape
-from rksp.checks.check import Check, Observation, Reads
+from rksp.checks import fine_tuning, forward, gradient, precision, rate, router, shape
+from rksp.checks.check import Check, Observation, Reads, Weights
 from rksp.checks.evidence import CheckEvidence, Need
-from rksp.documents.finding import Finding, Level
+from rksp.documents.finding import LEVELS, Finding, Level
 from rksp.documents.score import NotRunReport
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.text import short
+from rksp.ground.text import CLEARLY_LOWER, rounded_down, short
 
-_MODULES = (coverage, fine_tuning, forward, gradient, precision, rate, router, shape)
+_MODULES = (fine_tuning, forward, gradient, precision, rate, router, shape)
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)),
@@ -26,8 +25,6 @@ CHECKS: tuple[Check, ...] = tuple(
 Sight = tuple[Check, Observation]
 Seen = dict[Hashable, tuple[Sight, ...]]  # by what was held, and by the recipe but for its rate
 _BY_KEY = {key: check for check in CHECKS for key in (check.code, check.name)}
-_SEVERITY = tuple(Level)
-_CLEARLY_LOWER = 0.98  # of the recipe's rate: what lies nearer is no other rate to a reader
 
 
 def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Finding, ...]:
@@ -42,7 +39,13 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
         seen: What checks that read no rate saw of this very model and its recipes before; they
             look once.
     """
-    known = _at_any_rate(evidence, {} if seen is None else seen)
+    seen = {} if seen is None else seen
+    of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
+    if of_recipe not in seen:
+        if of_model not in seen:
+            seen[of_model] = _looked(evidence, "model")
+        seen[of_recipe] = (*seen[of_model], *_looked(evidence, "recipe"))
+    known = seen[of_recipe]
     observed = sorted((*known, *_looked(evidence, "rate")), key=lambda sight: sight[0].code)
     limits = [observation.rate for _, observation in observed if observation.rate is not None]
     if limits:
@@ -53,29 +56,22 @@ def run_checks(evidence: CheckEvidence, seen: Seen | None = None) -> tuple[Findi
     found = [
         check.report(observation, _advice(observation, advice)) for check, observation in observed
     ]
-    return tuple(sorted(found, key=lambda finding: _SEVERITY.index(finding.level)))
-
-
-def _at_any_rate(evidence: CheckEvidence, seen: Seen) -> tuple[Sight, ...]:
-    of_model, of_recipe = (evidence.held, evidence.start), evidence.but_for_rate
-    if of_recipe not in seen:
-        if of_model not in seen:
-            seen[of_model] = _looked(evidence, "model")
-        seen[of_recipe] = (*seen[of_model], *_looked(evidence, "recipe"))
-    return seen[of_recipe]
+    return tuple(sorted(found, key=lambda finding: -finding.severity))
 
 
 def _looked(evidence: CheckEvidence, reads: Reads) -> tuple[Sight, ...]:
+    weights: Weights = "random" if evidence.start.is_scratch else "trained"
     return tuple(
         (check, observation)
-        for check in _ready(evidence.held, reads)
+        for check in _ready(evidence.held, reads, weights)
         for observation in check.look(evidence)
     )
 
 
 @cache
-def _ready(held: frozenset[Need], reads: Reads) -> tuple[Check, ...]:
-    return tuple(c for c in CHECKS if c.reads == reads and held.issuperset(c.needs))
+def _ready(held: frozenset[Need], reads: Reads, weights: Weights) -> tuple[Check, ...]:
+    fitting = (c for c in CHECKS if c.reads == reads and c.weights in (None, weights))
+    return tuple(c for c in fitting if held.issuperset(c.needs))
 
 
 def not_run(held: frozenset[Need]) -> tuple[NotRunReport, ...]:
@@ -120,9 +116,8 @@ def _advice(seen: Observation, lower: str) -> str | None:
 
 def _lower(rate: float | None, limit: float, *, is_start: bool) -> str:
     """Name a lower rate within the limit, with two digits, or the limit itself if it is as near."""
-    unit = 10.0 ** (math.floor(math.log10(limit)) - 1)
-    advised = limit if is_start else math.floor(limit / unit * (1 + 1e-9)) * unit
-    if rate is not None and advised > _CLEARLY_LOWER * rate:
+    advised = limit if is_start else rounded_down(limit)
+    if rate is not None and advised > CLEARLY_LOWER * rate:
         return f"Lower the learning rate below {short(min(limit, rate), 3)}"
     return f"Lower the learning rate to {short(advised, 2)}"
 
@@ -171,7 +166,7 @@ def select_findings(
         for finding in findings
         if _is_kept(finding.code, chosen, left_out)
     ]
-    return tuple(sorted(kept, key=lambda finding: _SEVERITY.index(finding.level)))
+    return tuple(sorted(kept, key=lambda finding: -finding.severity))
 
 
 def left_out(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> tuple[NotRunReport, ...]:
@@ -203,7 +198,7 @@ def _code(text: str, whole: bool = False) -> str:
 
 
 def _level(text: str) -> Level:
-    if text not in _SEVERITY:
-        hint = nearest(text, _SEVERITY, count=1) or "."
+    if text not in LEVELS:
+        hint = nearest(text, LEVELS, count=1) or "."
         raise InputError(f"The level {text!r} is unknown; use error, warning or note{hint}")
     return Level(text)

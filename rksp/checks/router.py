@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from operator import itemgetter
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
-from rksp.ground.model import definite
 from rksp.recipe import REINFORCED
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
 _DEAD_SHARE = 0.75  # freshly drawn OLMoE and Qwen3-MoE, two blocks: 0.36 and 0.42
+_BALANCED = "Turn the balance loss on, and check that the router's input is not constant."
 
 
-@check("RKSP801")
+@check("RKSP801", weights="random")
 def _collapse(evidence: CheckEvidence) -> Iterator[Observation]:
-    routers = evidence.forward.routers if evidence.forward is not None else ()
-    if not routers or not evidence.start.is_scratch:
-        return
-    worst = min(routers, key=lambda r: r.entropy)
-    if worst.entropy < _ENTROPY:
+    worst = min(evidence.forward.routers, key=lambda r: r.entropy, default=None)
+    if worst is not None and worst.entropy < _ENTROPY:
         yield Observation(
+            f"{worst.name} routes with {worst.entropy:.1%} of the maximum entropy.",
+            worst.entropy,
             level=Level.ERROR if worst.entropy < _COLLAPSED_ENTROPY else Level.WARNING,
-            message=f"{worst.name} routes with {worst.entropy:.1%} of the maximum entropy.",
-            value=worst.entropy,
             layer=worst.name,
         )
 
 
-@check("RKSP802")
+@check("RKSP802", weights="random")
 def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
-    routers = evidence.forward.routers if evidence.forward is not None else ()
-    if not routers or not evidence.start.is_scratch:
-        return
-    worst = max(routers, key=lambda r: r.logit_std)
-    if worst.logit_std > _SPREAD:
+    worst = max(evidence.forward.routers, key=lambda r: r.logit_std, default=None)
+    if worst is not None and worst.logit_std > _SPREAD:
         yield Observation(
+            f"{worst.name} has logits of standard deviation {worst.logit_std:.3g}.",
+            worst.logit_std,
             level=Level.ERROR if worst.logit_std > _WILD_SPREAD else Level.WARNING,
-            message=f"{worst.name} has logits of standard deviation {worst.logit_std:.3g}.",
-            value=worst.logit_std,
             fix=f"Divide the router's initialization by {worst.logit_std:.2g}.",
             layer=worst.name,
         )
@@ -48,25 +44,15 @@ def _logit_scale(evidence: CheckEvidence) -> Iterator[Observation]:
 
 @check("RKSP803")
 def _dead(evidence: CheckEvidence) -> Iterator[Observation]:
-    measured = evidence.forward.routers if evidence.forward is not None else ()
-    experts = evidence.settings.experts
-    routers = [router for router in measured if router.dead_experts is not None]
-    if not routers or not experts:
-        return
-    worst = max(routers, key=lambda r: definite(r.dead_experts))
-    share = definite(worst.dead_experts) / experts
-    if share > _DEAD_SHARE:
+    experts = evidence.settings.experts or math.inf
+    dead = [(r.dead_experts, r.name) for r in evidence.forward.routers if r.dead_experts]
+    most, name = max(dead, key=itemgetter(0), default=(0, ""))
+    if most / experts > _DEAD_SHARE:
         yield Observation(
-            message=(
-                f"{worst.dead_experts} of {experts:g} experts of {worst.name} get almost no tokens."
-            ),
-            value=share,
-            fix=(
-                "Turn the balance loss on, and check that the router's input is not constant."
-                if balance_is_off(evidence) is not None
-                else None
-            ),
-            layer=worst.name,
+            f"{most} of {experts:g} experts of {name} get almost no tokens.",
+            most / experts,
+            fix=_BALANCED if balance_is_off(evidence) is not None else None,
+            layer=name,
         )
 
 
@@ -86,16 +72,12 @@ _OTHER_TRAINER = (
 def balance_is_off(evidence: CheckEvidence) -> str | None:
     """Say why no loss balances the experts; None if one does, or if it is unknown."""
     settings = evidence.settings
-    if (settings.experts or 0) <= 1 or settings.family.bias_balanced:
+    is_balanced = settings.family.bias_balanced or settings.get("topk_method") == "noaux_tc"
+    is_balanced |= any(settings.get(switch) is True for switch in _BIAS_SWITCHES)
+    is_balanced |= evidence.facts is not None and evidence.facts.balancing_biases > 0
+    if (settings.experts or 0) <= 1 or is_balanced:
         return None
-    if settings.get("topk_method") == "noaux_tc" or any(
-        settings.get(switch) is True for switch in _BIAS_SWITCHES
-    ):
-        return None
-    if evidence.facts is not None and evidence.facts.balancing_biases:
-        return None
-    coefficient = settings.number(*_COEFFICIENT)
-    if coefficient == 0:
+    if settings.number(*_COEFFICIENT) == 0:
         return "the coefficient of the balance loss is 0"
     # Trainers of rewards compute their loss from the logits alone, whatever the model would add.
     is_own_loss = evidence.recipe.objective not in REINFORCED
@@ -113,9 +95,9 @@ def _balance(evidence: CheckEvidence) -> Iterator[Observation]:
         is_default = reason == _NOT_ADDED and evidence.start.is_scratch
         experts = evidence.settings.experts
         yield Observation(
+            f"Nothing balances the load of {experts:g} experts: {reason}.",
+            experts,
             level=Level.NOTE if is_default else Level.WARNING,
-            message=f"Nothing balances the load of {experts:g} experts: {reason}.",
-            value=experts,
             fix=_OTHER_TRAINER if is_default else None,
         )
 
@@ -129,18 +111,14 @@ def _router_loss(evidence: CheckEvidence) -> Iterator[Observation]:
     is_new = evidence.start.is_scratch
     if evidence.recipe.precision in ("bf16-pure", "fp16-pure") and is_new:
         yield Observation(
-            message=(
-                f"The router's softmax over {settings.experts:g} experts is computed in "
-                f"{evidence.recipe.precision.removesuffix('-pure')}."
-            ),
-            value=settings.experts,
+            f"The router's softmax over {settings.experts:g} experts is computed in "
+            f"{evidence.recipe.precision.removesuffix('-pure')}.",
+            settings.experts,
             fix="Keep the router in float32 (--precision bf16).",
         )
     elif chosen == 1 and (coefficient == 0 or (coefficient is None and is_new)):
         yield Observation(
-            message=(
-                f"Each token goes to one of {settings.experts:g} experts, and the router's z-loss "
-                f"{'is off' if coefficient == 0 else 'is not in its configuration'}."
-            ),
-            value=0.0,
+            f"Each token goes to one of {settings.experts:g} experts, and the router's z-loss "
+            f"{'is off' if coefficient == 0 else 'is not in its configuration'}.",
+            0.0,
         )

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
 from rksp.ground.text import short
-from rksp.models.declared import Declared
+from rksp.models.declared import Declared, setting
 
 if TYPE_CHECKING:
     from rksp.documents.shown import BlockStats
@@ -32,22 +33,15 @@ _DEEPER = 24  # BERT-large and RoBERTa-large
 
 @check("RKSP701")
 def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
-    width, inner = evidence.settings.width, evidence.settings.inner
-    if (
-        not width
-        or not inner
-        or evidence.settings.experts
-        or evidence.settings.get("use_bottleneck")
-    ):
+    settings, width, inner = evidence.settings, evidence.settings.width, evidence.settings.inner
+    if not width or not inner or settings.experts or settings.get("use_bottleneck"):
         return
     ratio = inner / width
     if not _NARROW <= ratio <= _BROAD:
         yield Observation(
-            message=(
-                f"The feed-forward width {inner:g} is {short(ratio)} times the model's width "
-                f"{width:g}."
-            ),
-            value=ratio,
+            f"The feed-forward width {inner:g} is {short(ratio)} times the model's width "
+            f"{width:g}.",
+            ratio,
             fix=f"Set it to {4 * width:g} (4 times), or about {8 * width / 3:.0f} if it is gated.",
         )
 
@@ -55,15 +49,12 @@ def _feed_forward(evidence: CheckEvidence) -> Iterator[Observation]:
 @check("RKSP702")
 def _normalization(evidence: CheckEvidence) -> Iterator[Observation]:
     facts, placed = evidence.facts, evidence.placement
-    if facts is None:
+    if facts is None or (facts.block_norms if placed is None else placed.norm != "none"):
         return
-    if facts.block_norms if placed is None else placed.norm != "none":
-        return
-    rate = evidence.recipe.learning_rate
+    rate = evidence.recipe.learning_rate or 0.0
     yield Observation(
-        level=Level.ERROR if rate is not None and rate > _UNNORMALIZED_RATE else Level.WARNING,
-        message=f"None of the {facts.depth} blocks normalizes its stream or a branch.",
-        value=None,
+        f"None of the {facts.depth} blocks normalizes its stream or a branch.",
+        level=Level.ERROR if rate > _UNNORMALIZED_RATE else Level.WARNING,
     )
 
 
@@ -74,39 +65,31 @@ def _proportions(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     ratio = facts.width / facts.depth
     if not _TALL <= ratio <= _FLAT:
-        yield Observation(
-            message=f"The width {facts.width} divided by {facts.depth} blocks is {ratio:.3g}.",
-            value=ratio,
-        )
+        said = f"The width {facts.width} divided by {facts.depth} blocks is {ratio:.3g}."
+        yield Observation(said, ratio)
 
 
 @check("RKSP704")
 def _dropout(evidence: CheckEvidence) -> Iterator[Observation]:
-    shares = {name: evidence.settings.number(name) for name in _DROPOUTS}
-    known = {name: share for name, share in shares.items() if share is not None}
-    name = max(known, key=lambda name: known[name], default=None)
-    if name is not None and known[name] > _MUCH:
+    shares = [(evidence.settings.number(name) or 0.0, name) for name in _DROPOUTS]
+    share, name = max(shares, key=itemgetter(0))
+    if share > _MUCH:
         yield Observation(
-            level=Level.ERROR if known[name] >= _MOST else Level.WARNING,
-            message=f"{name} drops {known[name]:.0%} of the activations.",
-            value=known[name],
+            f"{name} drops {share:.0%} of the activations.",
+            share,
+            level=Level.ERROR if share >= _MOST else Level.WARNING,
         )
 
 
-@check("RKSP705")
+@check("RKSP705", weights="random")
 def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
-    settings = evidence.settings
-    if not evidence.start.is_scratch or evidence.recipe.learning_rate is None:
+    if evidence.recipe.learning_rate is None or evidence.settings.norm != "post":
         return
-    if settings.norm != "post":
-        return
-    pair = settings.depths or (0, 0)
+    pair = evidence.settings.depths or (0, 0)
     depth, limit = (max(pair), _DEEP) if pair[1] else (evidence.depth or 0, _DEEPER + 1)
     if depth >= limit:
-        yield Observation(
-            message=f"{depth:g} blocks normalize after the residual sum (post-norm).",
-            value=float(depth),
-        )
+        said = f"{depth:g} blocks normalize after the residual sum (post-norm)."
+        yield Observation(said, float(depth))
 
 
 _RESERVED = 2  # rows of a table of positions that positions skip
@@ -125,20 +108,16 @@ def _position_limit(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     if settings.family.learned_positions:
         yield Observation(
-            message=(
-                f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.name}, "
-                "so step 0 ends with an index error."
-            ),
-            value=float(asked),
+            f"Sequences of {asked} tokens exceed the {limit:g} positions of {settings.name}, "
+            "so step 0 ends with an index error.",
+            float(asked),
         )
     elif not evidence.start.is_scratch:
         yield Observation(
+            f"Sequences of {asked} tokens are longer than the {limit:g} tokens that these "
+            "weights were trained on.",
+            float(asked),
             level=Level.WARNING,
-            message=(
-                f"Sequences of {asked} tokens are longer than the {limit:g} tokens that these "
-                "weights were trained on."
-            ),
-            value=float(asked),
         )
 
 
@@ -148,57 +127,40 @@ def _rope_base(evidence: CheckEvidence) -> Iterator[Observation]:
     base, is_scaled = _rope(settings)
     if base is None or is_scaled or not settings.positions or settings.family.no_positions:
         return
-    reached = evidence.recipe.sequence_length
-    context = max(settings.positions, reached)
-    if settings.positions >= 1e6:  # a sentinel, not a context
-        context = reached
+    reached, declared = evidence.recipe.sequence_length, settings.positions
+    context = reached if declared >= 1e6 else max(declared, reached)  # a sentinel is no context
     longest = 2 * math.pi * base
     if context > _OVERLAP * longest:
         is_reached = reached > _OVERLAP * longest
+        said = "" if is_reached else f", of which this run reaches {reached:,}"
         yield Observation(
+            f"A rotary base of {base:g} repeats after {longest:,.0f} positions, but the context "
+            f"has {context:,.0f}{said}.",
+            context / longest,
             level=Level.WARNING if is_reached else Level.NOTE,
-            message=(
-                f"A rotary base of {base:g} repeats after {longest:,.0f} positions, but the "
-                f"context has {context:,.0f}"
-                + ("." if is_reached else f", of which this run reaches {reached:,}.")
-            ),
-            value=context / longest,
         )
 
 
 @lru_cache(maxsize=8)
 def _rope(settings: Declared) -> tuple[float | None, bool]:
-    scaling = settings.get("rope_scaling")
-    parameters = settings.get("rope_parameters")
-    bases = [settings.number("rope_theta", "rotary_emb_base")]
-    kinds = [_part(scaling, "rope_type") or _part(scaling, "type")]
-    for part in (parameters, *_parts(parameters)):
-        bases.append(_part(part, "rope_theta"))
-        kinds.append(_part(part, "rope_type"))
+    scaling, parameters = settings.get("rope_scaling"), settings.get("rope_parameters")
+    inner = parameters if isinstance(parameters, dict) else getattr(parameters, "__dict__", {})
+    parts = [parameters, *(x for x in inner.values() if not isinstance(x, str | int | float))]
+    bases: list[object] = [settings.number("rope_theta", "rotary_emb_base")]
+    bases += [setting(part, "rope_theta") for part in parts]
+    kinds = [setting(scaling, "rope_type") or setting(scaling, "type")]
+    kinds += [setting(part, "rope_type") for part in parts]
     known = [base for base in bases if isinstance(base, int | float)]
     return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
 
 
-def _part(value: object, name: str) -> Any | None:
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-
-
-def _parts(value: object) -> list[object]:
-    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return [part for part in inner.values() if not isinstance(part, str | int | float)]
-
-
 @check("RKSP207")
 def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
-    base, _ = _rope(evidence.settings)
-    recipe = evidence.recipe
-    if base is not None and recipe.precision == "bf16-pure" and recipe.sequence_length > _LONG:
+    (base, _), length = _rope(evidence.settings), evidence.recipe.sequence_length
+    if base is not None and evidence.recipe.precision == "bf16-pure" and length > _LONG:
         yield Observation(
-            message=(
-                "bf16 is exact up to position 256, but the sequences have "
-                f"{recipe.sequence_length} rotary positions."
-            ),
-            value=float(recipe.sequence_length),
+            f"bf16 is exact up to position 256, but the sequences have {length} rotary positions.",
+            float(length),
         )
 
 
@@ -214,10 +176,10 @@ _UNSCALED = 0.9
 _VANISHING = 1e-4
 
 
-@check("RKSP601")
+@check("RKSP601", weights="random")
 def _std(evidence: CheckEvidence) -> Iterator[Observation]:
     std, width = _drawn(evidence)
-    if not std or not width or not evidence.start.is_scratch:
+    if not std or not width:
         return
     usual = math.sqrt(0.4 / width)
     ratio = std / usual
@@ -226,12 +188,10 @@ def _std(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     is_wild = ratio > _LARGER or ratio < _SMALLER or (ratio > _LARGE and evidence.in_fp16)
     yield Observation(
+        f"The weights have a standard deviation of {std:.2g}, which is {short(ratio)} times "
+        f"the {usual:.2g} that suits width {width:g}.",
+        ratio,
         level=Level.WARNING if is_wild else Level.NOTE,
-        message=(
-            f"The weights have a standard deviation of {std:.2g}, which is {short(ratio)} times "
-            f"the {usual:.2g} that suits width {width:g}."
-        ),
-        value=ratio,
         fix=f"Set the standard deviation of the initialization to {usual:.1g} (√(2/5d)).",
     )
 
@@ -246,32 +206,24 @@ def _drawn(evidence: CheckEvidence) -> tuple[float | None, float | None]:
     return evidence.settings.number("initializer_range", "init_std"), evidence.settings.width
 
 
-@check("RKSP602")
+@check("RKSP602", weights="random")
 def _residual(evidence: CheckEvidence) -> Iterator[Observation]:
-    facts, forward = evidence.facts, evidence.forward
-    if not evidence.start.is_scratch:
-        return
-    chain = lambda block: block.name.rpartition(".")[0]
-    for path, blocks in groupby(forward.blocks if forward is not None else (), chain):
+    facts = evidence.facts
+    for path, blocks in groupby(evidence.forward.blocks, lambda b: b.name.rpartition(".")[0]):
         growth = _second_half_growth(list(blocks))
         if growth > _SECOND_HALF_GROWTH:
-            yield Observation(
-                message=f"The residual stream grows {growth:.3g}-fold over its second half.",
-                value=growth,
-                layer=path,
-            )
+            said = f"The residual stream grows {growth:.3g}-fold over its second half."
+            yield Observation(said, growth, layer=path)
             return
     if facts is None or not facts.input_std or facts.output_std is None:
         return
     ratio = facts.output_std / facts.input_std
     if facts.depth >= _DEEP_UNSCALED and ratio > _UNSCALED:
         yield Observation(
+            "The matrices that write to the residual stream are about as large as those that "
+            f"read it (ratio {ratio:.2g}), at {facts.depth} blocks.",
+            ratio,
             level=Level.NOTE,
-            message=(
-                "The matrices that write to the residual stream are about as large as those that "
-                f"read it (ratio {ratio:.2g}), at {facts.depth} blocks."
-            ),
-            value=ratio,
             fix=(
                 "Divide the initialization of the output projections by √(2L) = "
                 f"{math.sqrt(2 * facts.depth):.3g}."
@@ -287,12 +239,12 @@ def _second_half_growth(blocks: Sequence[BlockStats]) -> float:
 
 @check("RKSP603")
 def _zero_branch(evidence: CheckEvidence) -> Iterator[Observation]:
-    blocks = evidence.forward.blocks if evidence.forward is not None else ()
+    blocks = evidence.forward.blocks
     still = [b for b in blocks if b.update_ratio is not None and b.update_ratio < _VANISHING]
     if still:
         yield Observation(
-            message=f"{len(still)} of {len(blocks)} blocks return their input almost unchanged.",
-            value=float(len(still)),
+            f"{len(still)} of {len(blocks)} blocks return their input almost unchanged.",
+            float(len(still)),
             layer=still[0].name,
         )
 
@@ -304,9 +256,5 @@ def _placement(evidence: CheckEvidence) -> Iterator[Observation]:
         return
     if placed.norm != said.norm or not placed.kind.items() <= said.kind.items():
         yield Observation(
-            message=(
-                f"The configuration ({evidence.settings.name}) says {said}; the module has "
-                f"{placed}."
-            ),
-            value=None,
+            f"The configuration ({evidence.settings.name}) says {said}; the module has {placed}."
         )

@@ -141,10 +141,10 @@ class Ladder:
         model that fails far below the others.
         """
         if isinstance(self.inputs, FineTuningInputs):
-            start = load_fine_tuning_model().predict(self.inputs).start_here
-            return [_rounded(start / 30 * _TUNING_STEP**n) for n in range(_COUNT)]
-        center = load_edge_model().predict(self.inputs).log_edge
-        return [_rounded(10**center * _LOWEST * _STEP**n) for n in range(_COUNT)]
+            lowest = load_fine_tuning_model().predict(self.inputs).start_here / 30
+        else:
+            lowest = 10 ** load_edge_model().predict(self.inputs).log_edge * _LOWEST
+        return [_rounded(lowest * self.step**n) for n in range(_COUNT)]
 
     @property
     def step(self) -> float:

@@ -97,36 +97,37 @@ def why_failed(trials: Sequence[TrialReport]) -> str:
 def compare(trials: Sequence[TrialReport]) -> list[ArmReport]:
     """Return one report for each arm, the baseline's first; seeds are paired."""
     failed = failed_trials(trials)
-    names = list(dict.fromkeys(t.arm for t in trials))
-    groups = {name: [t for t in trials if t.arm == name] for name in names}
-    baseline = groups[BASELINE]
-    reports = []
-    for name, group in groups.items():
-        is_baseline = name == BASELINE
-        reports.append(
-            ArmReport(
-                arm=name,
-                runs=len(group),
-                failed=sum((name, t.seed) in failed for t in group),
-                diverged=sum(t.outcome == Outcome.DIVERGED for t in group),
-                learned=sum(_learned(t) for t in group),
-                p_value=None if is_baseline else _fisher(group, baseline, failed),
-                final_loss=_mean([t.final_loss for t in group]),
-                held_out_loss=_mean([t.held_out_loss for t in group]),
-                untrained_loss=_mean([t.untrained_loss for t in group]),
-                saved=sum(
-                    (BASELINE, t.seed) in failed and (name, t.seed) not in failed for t in group
-                ),
-                lost=sum(
-                    (BASELINE, t.seed) not in failed and (name, t.seed) in failed for t in group
-                ),
-                overhead=_step_seconds(group) / _step_seconds(baseline) - 1
-                if parse_arm(name).interventions
-                else None,
-                monitors=_monitors(group),
-            )
-        )
-    return reports
+    groups: dict[str, list[TrialReport]] = {BASELINE: []}
+    for trial in trials:
+        groups.setdefault(trial.arm, []).append(trial)
+    return [_report(arm, group, groups[BASELINE], failed) for arm, group in groups.items()]
+
+
+def _report(
+    arm: str,
+    group: Sequence[TrialReport],
+    baseline: Sequence[TrialReport],
+    failed: set[tuple[str, int]],
+) -> ArmReport:
+    seeds, bad = {t.seed for t in group}, {t.seed for t in group if (arm, t.seed) in failed}
+    usual = {t.seed for t in baseline if (BASELINE, t.seed) in failed}
+    counts = [(len(bad), len(group) - len(bad)), (len(usual), len(baseline) - len(usual))]
+    slower = _step_seconds(group) / _step_seconds(baseline) - 1
+    return ArmReport(
+        arm=arm,
+        runs=len(group),
+        failed=len(bad),
+        diverged=sum(t.outcome == Outcome.DIVERGED for t in group),
+        learned=sum(_learned(t) for t in group),
+        p_value=None if arm == BASELINE else float(fisher_exact(counts).pvalue),
+        final_loss=_mean([t.final_loss for t in group]),
+        held_out_loss=_mean([t.held_out_loss for t in group]),
+        untrained_loss=_mean([t.untrained_loss for t in group]),
+        saved=len(usual & seeds - bad),
+        lost=len(bad - usual),
+        overhead=slower if parse_arm(arm).interventions else None,
+        monitors=_monitors(group),
+    )
 
 
 def verdict(arms: Sequence[ArmReport]) -> str:
@@ -245,16 +246,6 @@ def _ending(arm: ArmReport, baseline: ArmReport) -> str:
     if abs(more) <= _ALIKE:
         return "ended as the baseline did"
     return f"ended {abs(more):.2f} nats {'above' if more > 0 else 'below'} the baseline"
-
-
-def _fisher(
-    group: Sequence[TrialReport], baseline: Sequence[TrialReport], failed: set[tuple[str, int]]
-) -> float:
-    rows = []
-    for trials in (group, baseline):
-        bad = sum((t.arm, t.seed) in failed for t in trials)
-        rows.append((bad, len(trials) - bad))
-    return float(fisher_exact(rows).pvalue)
 
 
 def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:

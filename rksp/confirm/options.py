@@ -13,8 +13,8 @@ from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
 
 
-class TrainingOptions(Finite):
-    """Options of every command that trains."""
+class TrialOptions(Finite):
+    """Options of the runs to train and compare."""
 
     shrink: Annotated[
         bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
@@ -23,10 +23,6 @@ class TrainingOptions(Finite):
         Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
     ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
-
-
-class TrialOptions(TrainingOptions):
-    """Options of the runs to train and compare."""
 
     arms: Annotated[
         list[str],

@@ -48,6 +48,7 @@ _JUDGED = 16  # examples a pass
 _HELD_SHARE = 5  # a fifth of the user's own examples, where they are few
 
 CURVE_POINTS = 200
+_WINDOWED = "qk_delta2_rank"  # is read over several windows
 # Called with what is done, the training steps done so far, and the steps of all runs.
 TrainingProgress = Callable[[str, int, int], None]
 
@@ -454,11 +455,11 @@ def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:
     Of the windows of `qk_delta2_rank` it takes the shortest. Values that are not finite are left
     out.
     """
-    windows = [int(r.quantity.rpartition("_")[2]) for r in readings if _is_window(r.quantity)]
-    shortest = f"qk_delta2_rank_{min(windows, default=0)}"
+    windows = [r.quantity for r in readings if r.quantity.rpartition("_")[0] == _WINDOWED]
+    shortest = min(windows, key=lambda name: int(name.rpartition("_")[2]), default="")
     found: dict[str, dict[int, list[float]]] = {}
     for reading in readings:
-        name = "qk_delta2_rank" if reading.quantity == shortest else reading.quantity
+        name = _WINDOWED if reading.quantity == shortest else reading.quantity
         is_mean = name == "near_unit_mass" and reading.layer
         if name in PROFILED and not is_mean and math.isfinite(reading.value):
             found.setdefault(name, {}).setdefault(reading.step, []).append(reading.value)
@@ -467,11 +468,6 @@ def profile_curves(readings: Sequence[Reading]) -> dict[str, Curve]:
         for name in PROFILED
         if name in found
     }
-
-
-def _is_window(quantity: str) -> bool:
-    stem, _, window = quantity.rpartition("_")
-    return stem == "qk_delta2_rank" and window.isdigit()
 
 
 def _mean(name: str, values: Sequence[float]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from rksp.confirm.trial import CURVE_POINTS, sum_up
 from rksp.documents.confirm import (
@@ -20,14 +21,30 @@ from rksp.documents.confirm import (
 )
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
-from rksp.own_runs.outcome import Curves, OutcomePolicy
+from rksp.own_runs.outcome import Curves
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
 from rksp.watch.registry import MONITORS
 from rksp.watch.training.loop import RunRecord, judge_alone
 
-_OTHERS = ("run", "forecast", "step", "targets", "stop", "end")
+T = TypeVar("T")
+_OTHERS: dict[str, type[BaseModel]] = {"cause": CauseReport, "forecast": ForecastReport}
+
+
+class _Run(BaseModel):
+    """What the lines that begin, stop and end a run tell; the last two may be missing."""
+
+    model: str
+    parameters: int | None = None
+    command: str = ""
+    ranks: int = 1
+    silent: dict[str, str] = {}
+    rksp: str | None = None
+    torch: str | None = None
+    reason: str | None = None  # for which rksp stopped it
+    seconds: float | None = None
+    crash: str | None = None
 
 
 def watched_run(path: Path) -> WatchReport:
@@ -37,48 +54,49 @@ def watched_run(path: Path) -> WatchReport:
         InputError: The file cannot be read, or holds no step.
         ArtifactError: A line is not one of such a log.
     """
-    facts: dict[str, dict[str, Any]] = {}
-    records: list[Reading | Alarm | CauseReport] = []
+    facts: dict[str, object] = {}
+    records: list[object] = []
     for one in read_lines(path, _record):
         if not isinstance(one, dict):
             records.append(one)
             continue
         if one["kind"] == "run":
             facts, records = {}, []
-        facts[one["kind"]] = one
-    readings = [one for one in records if isinstance(one, Reading)]
-    alarms = [one for one in records if isinstance(one, Alarm)]
-    if not readings or "run" not in facts:
+        facts |= one
+    readings = _of(records, Reading)
+    if not readings or "model" not in facts:
         raise InputError(f"{path} holds no step of a run; give the log of rksp watch.")
-    causes = [one for one in records if isinstance(one, CauseReport)]
-    report = _reported(facts, readings, alarms, causes)
-    return report.model_copy(update={"band": _band(past_runs(path), facts["run"])})
+    report = _reported(_Run.model_validate(facts), records, readings)
+    return report.model_copy(update={"band": _band(past_runs(path))})
 
 
-def _band(runs: Sequence[Past], facts: dict[str, Any]) -> list[tuple[int, float, float]]:
+def _record(line: dict[str, Any]) -> object:
+    if kind := _OTHERS.get(line["kind"]):
+        return kind(**{k: v for k, v in line.items() if k in kind.model_fields})
+    if line["kind"] in ("run", "stop", "end"):
+        return line
+    return None if line["kind"] in ("step", "targets") else record_of(line)
+
+
+def _of(records: Iterable[object], kind: type[T]) -> list[T]:
+    return [one for one in records if isinstance(one, kind)]
+
+
+def _band(runs: Sequence[Past]) -> list[tuple[int, float, float]]:
     """Return between which losses earlier runs lay, at steps of the last run."""
-    others = siblings(runs[:-1], facts)
+    *before, last = runs
+    others = siblings(before, last.facts)
     found = []
-    for step in range(0, len(runs[-1].seen), -(-len(runs[-1].seen) // CURVE_POINTS) or 1):
-        at = [loss for one in others if (loss := one.at(runs[-1].seen[step])) is not None]
+    for step in range(0, len(last.seen), -(-len(last.seen) // CURVE_POINTS) or 1):
+        at = [loss for one in others if (loss := one.at(last.seen[step])) is not None]
         if at:
             found.append((step, min(at), max(at)))
     return found
 
 
-def _record(line: dict[str, Any]) -> Reading | Alarm | CauseReport | dict[str, Any]:
-    if line["kind"] == "cause":
-        return CauseReport(**{k: v for k, v in line.items() if k in CauseReport.model_fields})
-    return line if line["kind"] in _OTHERS else record_of(line)
-
-
-def _reported(
-    facts: dict[str, dict[str, Any]],
-    readings: Sequence[Reading],
-    alarms: Sequence[Alarm],
-    causes: list[CauseReport],
-) -> WatchReport:
-    run, end, asked = facts["run"], facts.get("end", {}), facts.get("forecast")
+def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading]) -> WatchReport:
+    alarms, causes = _of(records, Alarm), _of(records, CauseReport)
+    forecast = next(iter(_of(records, ForecastReport)), None)
     steps = 1 + max(reading.step for reading in readings)
     loss = _series(readings, "loss", steps)
     is_unknown = np.isnan(loss) & ~(_series(readings, "non_finite_loss", steps) >= 1)
@@ -87,13 +105,13 @@ def _reported(
         grad_norm=np.nan_to_num(_series(readings, "gradient_norm", steps), nan=0.0),
         planned_steps=steps,  # what was trained is judged, not what was not
     )
-    outcome, seconds = judge_alone(curves, OutcomePolicy()), float(end.get("seconds", 0.0))
+    outcome, seconds = judge_alone(curves), run.seconds or 0.0
     record = RunRecord(
         curves=curves,
         outcome=outcome,
         readings=tuple(readings),
         alarms=tuple(alarms),
-        silent=end.get("silent", run.get("silent", {})),
+        silent=run.silent,
         seconds=seconds,
         step_seconds=seconds / steps,
     )
@@ -102,17 +120,13 @@ def _reported(
     final = None if is_unknown.all() else trial.final_loss
     update = {"profiles": _curves(readings), "loss": points, "final_loss": final}
     trial = trial.model_copy(update=update)
-    forecast = None
-    if asked is not None:
-        known = {k: v for k, v in asked.items() if k in ForecastReport.model_fields}
-        forecast = ForecastReport.model_validate(known)
     return WatchReport(
         verdict="failed" if outcome.is_failure else "alarmed" if alarms else "quiet",
-        model=run["model"],
-        parameters=run.get("parameters"),
-        command=run.get("command", ""),
-        ranks=run.get("ranks", 1),
-        ended=_ended(facts),
+        model=run.model,
+        parameters=run.parameters,
+        command=run.command,
+        ranks=run.ranks,
+        ended=_ended(run),
         conclusions=_conclusions(trial, alarms, causes, forecast),
         forecast=forecast,
         trial=trial,
@@ -122,7 +136,7 @@ def _reported(
         ],
         causes=causes,
         monitors=_purposes(readings, alarms),
-        provenance={name: str(run[name]) for name in ("rksp", "torch") if name in run},
+        provenance=run.model_dump(include={"rksp", "torch"}, exclude_none=True),
     ).finite()
 
 
@@ -133,13 +147,12 @@ def _purposes(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> dict[str,
     return {name: (text or "").partition("\n\n")[0] for name, text in known.items()}
 
 
-def _ended(facts: dict[str, dict[str, Any]]) -> str:
-    if "stop" in facts:
-        return f"rksp {facts['stop']['reason']}"
-    end = facts.get("end")
-    if end is None:
+def _ended(run: _Run) -> str:
+    if run.reason is not None:
+        return f"rksp {run.reason}"
+    if run.seconds is None:
         return "it was killed, or still runs"
-    return f"it raised {end['crash']}" if end.get("crash") else "it finished"
+    return f"it raised {run.crash}" if run.crash else "it finished"
 
 
 def _conclusions(

@@ -111,38 +111,25 @@ class Document(Part):
 
     def finite(self) -> Self:
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
-        return type(self).model_validate(_by_key(_clean(self)))
+        return type(self).model_validate_json(self.to_json())
 
     def to_json(self) -> str:
         """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
-        content = _clean(self)
+        missing: list[str] = []
+        content = _finite(self.model_dump(mode="python"), "", missing)
+        content["non_finite"] = sorted({*missing, *self.non_finite})
         first = content.pop("summary", None)  # for who reads no further
-        ordered = {"summary": _by_key(first)} if first else {}
-        return json.dumps(ordered | _by_key(content), indent=1, allow_nan=False) + "\n"
-
-
-def _clean(document: Document) -> dict[str, object]:
-    missing: list[str] = []
-    content = document.model_dump(mode="python")
-    try:
-        json.dumps(content, allow_nan=False)  # sooner than a loop
-    except (TypeError, ValueError):
-        content = _finite(content, "", missing)
-    return content | {"non_finite": sorted(set(missing) | set(document.non_finite))}
+        ordered = {"summary": first, **content} if first else content
+        return json.dumps(ordered, indent=1, allow_nan=False) + "\n"
 
 
 def _finite(value: object, path: str, missing: list[str]) -> Any:
+    """Return a value with keys in order, and None for a number that JSON cannot express."""
     if isinstance(value, dict):
-        return {key: _finite(part, f"{path}/{key}", missing) for key, part in value.items()}
+        return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [_finite(part, f"{path}/{i}", missing) for i, part in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         missing.append(path)
         return None
     return value
-
-
-def _by_key(value: object) -> Any:
-    if isinstance(value, dict):
-        return {key: _by_key(value[key]) for key in sorted(value)}
-    return [_by_key(part) for part in value] if isinstance(value, list | tuple) else value

@@ -171,20 +171,15 @@ class SpectralProfile:
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpectrum], variant: Variant) -> SpectralProfile:
-        """Sort the layers and aggregate them.
+        """Sort the layers, which all follow the variant, and aggregate them.
 
         Raises:
-            InputError: There are no layers, or one follows another variant.
+            InputError: There are no layers.
         """
         ordered = tuple(sorted(layers, key=lambda s: s.layer))
         if not ordered:
             raise InputError(
                 "There are no spectra of blocks; give a model with at least one block."
-            )
-        others = sorted({s.variant for s in ordered} - {variant.name})
-        if others:
-            raise InputError(
-                f"Layers use {', '.join(others)} as well as {variant.name}; use one variant."
             )
         trusted = [s for s in ordered if s.status is Status.OK]
         counted = ordered if variant.is_published else trusted

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from rksp.grid.cell import Cell
 from rksp.ground.errors import InputError, nearest
@@ -69,10 +69,10 @@ class Range:
 class Choice:
     """Values to draw from, with weights unless all are equally likely."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     weights: tuple[float, ...] | None = None
 
-    def draw(self, source: random.Random) -> Any:
+    def draw(self, source: random.Random) -> object:
         """Draw one value.
 
         Raises:
@@ -86,7 +86,7 @@ class Choice:
 Axis = Choice | Range
 
 
-def axis_of(name: str, value: Any) -> Axis:
+def axis_of(name: str, value: object) -> Axis:
     """Convert one entry of a grid's mapping to an axis.
 
     The entry is a list, a single value, or a W&B parameter (a mapping).
@@ -134,9 +134,10 @@ def read_override(text: str) -> tuple[str, Axis]:
     parts = _listed(text, call["inside"])
     if call["name"] == "choice":
         return name, Choice(values=tuple(parts))
-    if not all(map(_is_number, parts)):
+    numbers = [part for part in parts if _is_number(part)]
+    if len(numbers) < len(parts):
         raise InputError(f"{text!r}: {call['name']}() takes numbers.")
-    return name, _spread(text, call["name"], parts)
+    return name, _spread(text, call["name"], numbers)
 
 
 def _spread(text: str, kind: str, parts: list[float]) -> Axis:
@@ -171,7 +172,7 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
     return Choice(values=tuple(points))
 
 
-def _listed(text: str, value: str) -> list[Any]:
+def _listed(text: str, value: str) -> list[object]:
     """Return the values between the commas outside quotes and brackets."""
     try:
         found = parse_yaml(f"[{value}]") if value.count("(") == value.count(")") else None
@@ -185,7 +186,7 @@ def _listed(text: str, value: str) -> list[Any]:
     return found
 
 
-def flat_parameters(parameters: Any, prefix: str = "") -> dict[str, Mapping[str, Any]]:
+def flat_parameters(parameters: object, prefix: str = "") -> dict[str, Mapping[str, object]]:
     """Return the definition of each parameter of a W&B sweep by its dotted name.
 
     Raises:
@@ -193,7 +194,7 @@ def flat_parameters(parameters: Any, prefix: str = "") -> dict[str, Mapping[str,
     """
     if not isinstance(parameters, Mapping):
         raise InputError(f"Sweep parameters {prefix or 'of the file'} are not a mapping.")
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Mapping[str, object]] = {}
     for name, definition in parameters.items():
         if not isinstance(definition, Mapping):
             raise InputError(f"Sweep parameter {prefix}{name} has neither values nor a range.")
@@ -204,7 +205,7 @@ def flat_parameters(parameters: Any, prefix: str = "") -> dict[str, Mapping[str,
     return found
 
 
-def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
+def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     """Convert one parameter of a W&B sweep to an axis.
 
     The definition holds `value`, `values` (with `probabilities`) or a distribution.
@@ -221,14 +222,15 @@ def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
         values, weights = definition["values"], definition.get("probabilities")
         if not isinstance(values, list) or not values:
             raise InputError(f"Sweep parameter {name}: 'values' is not a list of values.")
-        if weights is not None and not _are_weights(weights, len(values)):
+        if weights is None:
+            return Choice(values=tuple(values))
+        if not _are_weights(weights, len(values)):
             raise InputError(
                 f"Sweep parameter {name}: 'probabilities' must give one number for each value."
             )
-        return Choice(values=tuple(values), weights=tuple(weights) if weights else None)
-    low: Any
-    high: Any
-    low, high, step = (definition.get(key) for key in ("min", "max", "q"))
+        return Choice(values=tuple(values), weights=tuple(weights))
+    bounds: list[Any] = [definition.get(key) for key in ("min", "max", "q")]
+    low, high, step = bounds
     whole = isinstance(low, int) and isinstance(high, int)
     kind = str(definition.get("distribution") or ("int_uniform" if whole else "uniform"))
     known = _UNIFORM.fullmatch(kind)
@@ -248,11 +250,11 @@ def sweep_axis(name: str, definition: Mapping[str, Any]) -> Axis:
     return Range(kind=plain, low=low, high=high, step=step, whole=kind == "int_uniform")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _are_weights(weights: Any, count: int) -> bool:
+def _are_weights(weights: object, count: int) -> TypeGuard[list[float]]:
     return (
         isinstance(weights, list)
         and len(weights) == count
@@ -303,9 +305,8 @@ class Columns:
     def notes(self) -> list[str]:
         """Return a note that names the ignored columns; none if there are none."""
         names = ", ".join(sorted(self.ignored))
-        return [f"Ignored columns (neither recipe nor settings of the model): {names}."] * bool(
-            names
-        )
+        said = f"Ignored columns (neither recipe nor settings of the model): {names}."
+        return [said] if names else []
 
 
 def _is_target(name: str) -> bool:

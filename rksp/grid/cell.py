@@ -100,7 +100,7 @@ class Cell:
             init: What `init_key` returned, if it was asked before.
             recipe: The recipe as JSON, if it was written before.
         """
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "init": init or self.init_key(options),
             "recipe": recipe or self.recipe.model_dump(mode="json"),
             "risk": options.risk,
@@ -127,7 +127,7 @@ def init_keys(cells: Iterable[Cell], options: Options) -> list[str]:
 
 def recipes_of(cells: Iterable[Cell]) -> list[dict[str, object]]:
     """Return the recipe of each cell as JSON; those that differ in their rates are written once."""
-    known: dict[Hashable, dict[str, Any]] = {}
+    known: dict[Hashable, dict[str, object]] = {}
     found = []
     for cell in cells:
         rest = cell.recipe.but_for_rate
@@ -233,6 +233,8 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         recipe, origins, unknown = Recipe.parse(fields), None, {}
     if target is None:
         raise InputError(f"{source} names no model; give --target or an axis called target.")
+    follow = sorted(recipe.model_fields_set - fields.keys())  # as steps that a share of a run gives
+    rest = tuple((name, getattr(recipe, name)) for name in follow)
     return Cell(
         target=target,
         overrides=overrides,
@@ -242,22 +244,16 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
         labels=dict(point),
         assumed=assumptions(dict(recipe), origins)
         if origins
-        else _assumed(recipe, frozenset(fields)),
+        else _assumptions(frozenset(fields), rest, recipe.optimizer, recipe.schedule),
         unknown=unknown,
     )
-
-
-def _assumed(recipe: Recipe, typed: frozenset[str]) -> Mapping[str, str]:
-    """Return what the fields that were not typed assume; cells share most of it."""
-    follow = recipe.model_fields_set - typed  # such as steps that a share of the run gives
-    rest = tuple((name, getattr(recipe, name)) for name in sorted(follow))
-    return _assumptions(typed, rest, recipe.optimizer, recipe.schedule)
 
 
 @lru_cache(maxsize=1024)
 def _assumptions(
     typed: frozenset[str], rest: tuple[tuple[str, Any], ...], optimizer: str, schedule: str
 ) -> Mapping[str, str]:
+    """Return what the fields that were not typed assume; cells share most of it."""
     known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
     recipe = Recipe.model_construct(**known)
     origins = origins_of_flags(recipe, dict.fromkeys(typed, "the grid"))
@@ -349,18 +345,14 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
             if isinstance(recipe, ValueError):
                 yield _failed(recipe, cell.key)
                 continue
-            run = replace(question.run, recipe=recipe, origins=_unknown(cell))
-            one = replace(question, run=run)
+            unknown = {n: Origin(kind=OriginKind.UNKNOWN, text=w) for n, w in cell.unknown.items()}
+            one = replace(question, run=replace(question.run, recipe=recipe, origins=unknown))
             try:
-                found = one.judged(evidence, with_details=False, with_advice=False, rates=rates)
+                found = one.judged(evidence, with_details=False, rates=rates)
             except expected as error:
                 yield _failed(error, cell.key)
                 continue
             yield Event(kind="result", cell=cell.key, result=summarize(found))
-
-
-def _unknown(cell: GroupCell) -> dict[str, Origin]:
-    return {name: Origin(kind=OriginKind.UNKNOWN, text=why) for name, why in cell.unknown.items()}
 
 
 def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, list[float]]]:
@@ -383,16 +375,14 @@ def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, lis
 def summarize(evaluation: Evaluation) -> CellAnswer:
     """Return what a grid stores of an evaluation."""
     risk = evaluation.risk
-    levers = risk.levers if isinstance(risk, FromEdge) else []
-    lever = next(((one.name, one.factor) for one in levers), (None, None))
-    numbers = {name: risk.number(name) for name in NUMBERS}
+    lever = next(iter(risk.levers if isinstance(risk, FromEdge) else ()), None)
     return CellAnswer(
-        **numbers,
+        **{name: risk.number(name) for name in NUMBERS},
         verdict=str(risk.verdict),
         reasons=tuple(risk.reasons) if isinstance(risk, Untold) else (),
         evidence=risk.evidence,
-        lever=lever[0],
-        lever_factor=lever[1],
+        lever=lever and lever.name,
+        lever_factor=lever and lever.factor,
         findings=tuple(FoundLevel(code=one.code, level=one.level) for one in evaluation.findings),
     )
 

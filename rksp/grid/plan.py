@@ -50,7 +50,7 @@ class GridPlan:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
-    sweep: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sweep: Mapping[str, object] = dataclasses.field(default_factory=dict)
     read: RecipeFile | None = None
 
     @property
@@ -65,12 +65,12 @@ class GridPlan:
 
 
 def read_plan(
-    source: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    source: str | Mapping[str, object] | Sequence[Mapping[str, object]],
     assignments: Sequence[str] = (),
     *,
     target: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    recipe: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    recipe: Mapping[str, object] | None = None,
     samples: int | None = None,
     seed: int = 0,
     ignore: Sequence[str] = (),
@@ -102,8 +102,8 @@ def read_plan(
         InputError: Something cannot be read.
     """
     base, rows, notes = Base(), None, list[str]()
-    blocks: list[Mapping[str, Any]] = [{}]
-    sweep: Mapping[str, Any] = {}
+    blocks: list[Mapping[str, Axis]] = [{}]
+    sweep: Mapping[str, object] = {}
     typed = {target} if target else set()
     named, path = ("The grid", Path()) if not isinstance(source, str) else (source, Path(source))
     if not isinstance(source, str):
@@ -164,7 +164,7 @@ def _targets(axes: Mapping[str, Axis]) -> list[str]:
 
 
 def _check_fixed(
-    recipe: Mapping[str, Any], overrides: Mapping[str, Any], points: Sequence[Point]
+    recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
 ) -> None:
     """Refuse an axis of any point that sets what an option fixes."""
     for name in dict.fromkeys(name for point in points for name in point):
@@ -185,10 +185,9 @@ def _plan(
     notes: Sequence[str] = (),
     max_cells: int,
 ) -> GridPlan:
-    """Return the cells of these points, without repetitions."""
     if len(points) > max_cells:
         raise _too_many(len(points), max_cells)
-    cells: dict[tuple[Any, ...], Cell] = {}
+    cells: dict[tuple[object, ...], Cell] = {}
     for point in points:
         cell = make_cell(base, point, source)
         if cell.target not in typed:
@@ -292,7 +291,6 @@ def _stated_base(document: Document) -> Base:
 
 
 def _sweep(document: Document, samples: int | None) -> tuple[Mapping[str, Axis], list[str]]:
-    """Return the axes of a W&B sweep and the notes on how its cells are chosen."""
     parameters = flat_parameters(document.data["parameters"])
     axes = {name: sweep_axis(name, definition) for name, definition in parameters.items()}
     method = str(document.data.get("method", "grid"))
@@ -306,12 +304,13 @@ def _sweep(document: Document, samples: int | None) -> tuple[Mapping[str, Axis],
     return axes, notes
 
 
-def _blocks(grid: Any, source: Any) -> list[Mapping[str, Axis]]:
+def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     """Convert a mapping of lists to one block of axes, or a list of mappings to one block each."""
     parts = grid if isinstance(grid, list) else [grid]
-    if not all(isinstance(part, Mapping) for part in parts):
+    grids = [part for part in parts if isinstance(part, Mapping)]
+    if len(grids) < len(parts):
         raise InputError(f"{source}: a grid is a mapping of lists, or a list of such mappings.")
-    return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in parts]
+    return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in grids]
 
 
 def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
@@ -353,7 +352,7 @@ def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
 
 
 def _unzipped(point: Point) -> Point:
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in point.items():
         names = name.split("\0")
         flat |= dict(zip(names, cast(Any, value), strict=True)) if len(names) > 1 else {name: value}

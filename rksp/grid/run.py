@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rksp.documents.grid import Record
 from rksp.documents.terms import DEFAULT_BAR
@@ -19,7 +18,7 @@ from rksp.grid.axes import check_names
 from rksp.grid.cell import init_keys, model_name
 from rksp.grid.engines.base import End, Engine, Job
 from rksp.grid.engines.local import LocalEngine
-from rksp.grid.group import CellGroup, Event, Failure, Options
+from rksp.grid.group import CellGroup, Event, Options
 from rksp.grid.plan import GridPlan
 from rksp.grid.store import GridStore, Row
 from rksp.ground.allocator import collector_paused
@@ -139,7 +138,6 @@ def drive(
 
 
 def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -> bool:
-    """Store a group's events; return whether the group is over."""
     events, end = work.job.poll()
     with store.together() if events else nullcontext(), collector_paused():
         for event in events:
@@ -150,8 +148,10 @@ def _listen(store: GridStore, work: _Running, timeout: float, teller: _Teller) -
         end = End(failure="timeout", message=f"the worker did not answer for {timeout:g} s")
     if end is None:
         return False
-    if work.open:
-        _blame(store, work, end.failure or "killed", end.message or "the worker ended early")
+    first = 1 if work.profiled else len(work.open)
+    guilty, others = list(work.open)[:first], list(work.open)[first:]
+    store.fail(guilty, end.failure or "killed", end.message or "the worker ended early")
+    store.release(others)
     return True
 
 
@@ -176,13 +176,6 @@ def _apply(store: GridStore, work: _Running, event: Event, teller: _Teller) -> N
         work.open.pop(key, None)
 
 
-def _blame(store: GridStore, work: _Running, failure: Failure, message: str) -> None:
-    guilty = list(work.open)[:1] if work.profiled else list(work.open)
-    store.fail(guilty, failure, message)
-    store.release(key for key in work.open if key not in guilty)
-    work.open = {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridResult:
     """The contents of a store.
@@ -199,13 +192,13 @@ class GridResult:
     profiles: tuple[float, ...]
     made_by: Mapping[str, str]
     assumed: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, Any] = field(default_factory=dict)
+    sweep: Mapping[str, object] = field(default_factory=dict)
 
     def records(self, bar: float = DEFAULT_BAR) -> list[Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
         return table.records(self.rows, bar)
 
-    def settings(self, records: Sequence[Record]) -> list[Mapping[str, Any]]:
+    def settings(self, records: Sequence[Record]) -> list[Mapping[str, object]]:
         """Return what the grid set in the cells of these records, by the user's names."""
         by_position = {row.position: row.labels for row in self.rows}
         return [by_position[record.position] for record in records]

@@ -8,7 +8,6 @@ coordinators may work on one file on one machine. Never put the file on a networ
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -18,10 +17,8 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import psutil
@@ -31,7 +28,7 @@ from rksp.grid.group import FINAL, CellAnswer, CellGroup, Failure, GroupCell, Op
 from rksp.ground.budgets import QUERIES, STORED_CELLS, bound_queries
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import check_link, check_writable
-from rksp.ground.model import definite
+from rksp.ground.model import Strict, definite
 from rksp.ground.text import safe_json, safe_strings
 from rksp.ground.versions import version
 
@@ -54,6 +51,8 @@ _IN_JSON = ("overrides", "recipe", "labels", "result")  # columns
 # json.dumps would make one a cell.
 _TEXT = json.JSONEncoder()
 _LABELS = json.JSONEncoder(default=str)
+# The disk or another process is the cause, and not the content.
+_OF_THE_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 _OWNER = re.compile(r"(?P<host>.+):(?P<process>\d+):[0-9a-f]+")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -69,8 +68,7 @@ CREATE TABLE IF NOT EXISTS profiles (init TEXT NOT NULL, owner TEXT NOT NULL, se
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Strict):
     """One cell with its state and, once it is done, its result."""
 
     key: str
@@ -79,13 +77,19 @@ class Row:
     target: str
     overrides: dict[str, object]
     seed: int
-    recipe: dict[str, Any]
-    labels: dict[str, Any]
+    recipe: dict[str, object]
+    labels: dict[str, object]
     state: str
     tries: int
     failure: str | None
     message: str | None
     result: CellAnswer | None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The peak rate of its recipe; None where it has none."""
+        rate = self.recipe.get("learning_rate")
+        return rate if isinstance(rate, int | float) else None
 
 
 class GridStore:
@@ -112,7 +116,8 @@ class GridStore:
             bound_queries(self._base, path, QUERIES if read_only else None)
             found = self._meta("schema")
         except sqlite3.DatabaseError as error:
-            if _is_of_the_disk(error):
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
+            if primary in _OF_THE_DISK:
                 raise
             raise ArtifactError(f"{path} is not a grid store ({error}).") from error
         if found not in (None, SCHEMA):
@@ -135,7 +140,7 @@ class GridStore:
         self,
         cells: Sequence[Cell],
         options: Options,
-        about: Mapping[str, Mapping[str, Any]] | None = None,
+        about: Mapping[str, Mapping[str, object]] | None = None,
     ) -> int:
         """Put a plan into an empty store, or resume the same plan.
 
@@ -294,7 +299,7 @@ class GridStore:
         found: dict[str, str] = json.loads(self._meta("made_by") or "{}")
         return found
 
-    def about(self, name: str) -> dict[str, Any]:
+    def about(self, name: str) -> dict[str, object]:
         """Return what `fill` was given under a name; empty without it.
 
         Raises:
@@ -316,17 +321,15 @@ class GridStore:
         Raises:
             ArtifactError: The file is damaged.
         """
-        names = [field.name for field in dataclasses.fields(Row)]
+        names = list(Row.model_fields)
         read = [safe_json if name in _IN_JSON else safe_strings for name in names]
         rows: list[Row] = []
         try:
             found = self._base.execute(f"SELECT {', '.join(names)} FROM cells ORDER BY position")
             for values in found:
                 known = zip(names, read, values, strict=True)
-                row: dict[str, Any] = {n: None if v is None else safe(v) for n, safe, v in known}
-                if row["result"] is not None:
-                    row["result"] = CellAnswer.model_validate(row["result"])
-                rows.append(Row(**row))
+                row = {n: None if v is None else safe(v) for n, safe, v in known}
+                rows.append(Row.model_validate(row))
                 STORED_CELLS.check(len(rows), self.path)
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
@@ -394,12 +397,6 @@ def _opened(path: Path, read_only: bool) -> sqlite3.Connection:
         else:
             return base
     raise AssertionError("unreachable: one of the two returns or raises")
-
-
-def _is_of_the_disk(error: sqlite3.DatabaseError) -> bool:
-    """Return True if the disk or another process is the cause, and not the content."""
-    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
-    return primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
 
 
 def _may_live(owner: str) -> bool:

@@ -15,11 +15,12 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
 from rksp.documents.grid import FAILED, CellNumbers, Record, RiskMap, RiskRow
+from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import word_at
 from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import model_name, unnamed_settings
@@ -49,7 +50,7 @@ _TEXT, _TEXT_POWER = 410.7, 0.28  # of what a run loses for the text that it doe
 _TIE = 0.01  # nats; beyond it, a smaller expected loss outweighs a warning
 
 
-def records(rows: Sequence[Row], bar: float = 0.5) -> list[Record]:
+def records(rows: Sequence[Row], bar: float = DEFAULT_BAR) -> list[Record]:
     """Return one record for each cell, ranked by expected loss, then risk, then faster rates.
 
     Cells of other batches or lengths are compared by the text that they see (`_worth`).
@@ -71,7 +72,6 @@ def _record(row: Row, bar: float) -> Record:
     verdict = _verdict(row, bar)
     result = row.result or CellAnswer(verdict=verdict)
     answer = CellAnswer(verdict=verdict) if verdict == "cannot tell" else result
-    rate = row.recipe.get("learning_rate")
     columns = row.labels | row.recipe | unnamed_settings(row.overrides, row.labels)
     known = {
         **{name: getattr(answer, name) for name in CellNumbers.model_fields if name != "findings"},
@@ -79,7 +79,7 @@ def _record(row: Row, bar: float) -> Record:
         "model": model_name(row.target, row.overrides),
         "target": row.target,
         "seed": row.seed,
-        "learning_rate": rate if isinstance(rate, int | float) else None,
+        "learning_rate": row.learning_rate,
         "verdict": verdict,
         "reasons": "; ".join(filter(None, result.reasons)),
         "findings": result.findings,
@@ -90,15 +90,14 @@ def _record(row: Row, bar: float) -> Record:
 
 
 def _verdict(row: Row, bar: float) -> str:
-    """Return the verdict at this bar, or the state of a cell without a result."""
     if row.result is None:
         return FAILED if row.state == "failed" else row.state
     result = row.result
     if result.verdict not in ANSWERS or result.probability_failed is None:
         return result.verdict
-    rate, most = row.recipe.get("learning_rate"), result.do_not_exceed
+    most = math.inf if result.do_not_exceed is None else result.do_not_exceed
     is_risk = result.probability_failed >= bar
-    return word_at(rate, math.inf if most is None else most, is_risk=is_risk).value
+    return word_at(row.learning_rate, most, is_risk=is_risk).value
 
 
 def _rank(record: Record) -> tuple[float | bool, ...]:
@@ -173,10 +172,8 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
 
 
 def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
-    if found is None:
-        return False
     try:
-        return bool(compare(found, value))
+        return found is not None and bool(compare(found, value))
     except TypeError:
         return bool(compare(str(found), str(value)))
 
@@ -240,7 +237,11 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
         is_binned=len(columns) < len(rates),
         rows=[
             RiskRow(
-                name=name, probabilities=[_mean(seen.get((name, i))) for i in range(len(columns))]
+                name=name,
+                probabilities=[
+                    sum(some) / len(some) if (some := seen.get((name, i))) else None
+                    for i in range(len(columns))
+                ],
             )
             for name in dict.fromkeys(names)
         ],
@@ -271,11 +272,7 @@ def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     return []
 
 
-def _mean(values: list[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 _PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
 
 
@@ -305,11 +302,17 @@ def export_sweep(
         return ""
     ranges = _ranges(cells, head or {}, ceiling)
     atomic_write(path, to_wandb(cells, head or {}, ranges))
-    if ranges:
-        return _about_ranges(path, ranges, ceiling)
+    rate = next((name for name in ranges if canonical(name) == ("recipe", "learning_rate")), None)
     extra = math.prod(map(len, _values(cells).values())) - len(cells)
-    if not extra:
-        return ""
+    if rate is not None and ceiling is not None:
+        return (
+            f"In {path}, {rate} ends at {short(ceiling)}, the least rate not to exceed among the "
+            "cells that pass."
+        )
+    if rate is not None:
+        return f"{path} keeps the range of {rate}: rksp gives no rate not to exceed here."
+    if ranges or not extra:
+        return f"{path} keeps its ranges." if ranges else ""
     return (
         f"A W&B sweep is a product: {path} also lists {many(extra, 'combination')} "
         f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
@@ -317,7 +320,7 @@ def export_sweep(
 
 
 def to_wandb(
-    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, object]]
 ) -> str:
     """Return a W&B sweep with every value that a cell has.
 
@@ -326,8 +329,9 @@ def to_wandb(
         head: The sweep that they came from. Names with dots are nested if its parameters are.
         ranges: Definitions that stand in place of a list of values, by name.
     """
-    nested = any("parameters" in part for part in dict(head.get("parameters") or {}).values())
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = dict(cast(Any, head.get("parameters") or {}))
+    nested = any("parameters" in part for part in parameters.values())
+    parameters = {}
     for name, values in _values(cells).items():
         listed = {"value": values[0]} if len(values) == 1 else {"values": values}
         place, *path = name.split(".") if nested else [name]
@@ -342,12 +346,12 @@ def to_wandb(
 
 def _ranges(
     cells: Sequence[Settings], head: Settings, ceiling: float | None
-) -> dict[str, Mapping[str, Any]]:
+) -> dict[str, Mapping[str, object]]:
     """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
 
     A range that lies above the ceiling is left out, so that the cells' own rates are listed.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Mapping[str, object]] = {}
     for name, definition in flat_parameters(head.get("parameters") or {}).items():
         axis = sweep_axis(name, definition)
         if not isinstance(axis, Range) or not any(name in cell for cell in cells):
@@ -363,35 +367,14 @@ def _ranges(
     return found
 
 
-def _about_ranges(path: Path, ranges: Mapping[str, Any], ceiling: float | None) -> str:
-    """Say where the range of the learning rate ends now."""
-    rates = [name for name in ranges if canonical(name) == ("recipe", "learning_rate")]
-    if not rates:
-        return f"{path} keeps its ranges."
-    if ceiling is None:
-        return f"{path} keeps the range of {rates[0]}: rksp gives no rate not to exceed here."
-    return (
-        f"In {path}, {rates[0]} ends at {short(ceiling)}, the least rate not to exceed among the "
-        "cells that pass."
-    )
-
-
 def to_hydra(cells: Sequence[Settings]) -> str:
     """Return a line of overrides for each cell, quoted as a shell reads them."""
-    lines = (
-        shlex.join(f"{name}={_hydra_value(value)}" for name, value in cell.items())
-        for cell in cells
-    )
-    return "".join(f"{line}\n" for line in lines)
+    rows = ((f"{name}={_hydra_value(value)}" for name, value in cell.items()) for cell in cells)
+    return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 
-def to_trials(cells: Sequence[Settings]) -> str:
-    """Return a JSON list of parameters, which `Study.enqueue_trial` takes one by one."""
-    return json.dumps([dict(cell) for cell in cells], indent=1) + "\n"
-
-
-def _values(cells: Sequence[Settings]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _values(cells: Sequence[Settings]) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {}
     for cell in cells:
         for name, value in cell.items():
             values = found.setdefault(name, [])
@@ -423,7 +406,8 @@ SWEEPS: dict[str, Callable[..., str]] = {
     ".yaml": to_wandb,
     ".yml": to_wandb,
     ".txt": to_hydra,
-    ".json": to_trials,
+    # A list of parameters, which `Study.enqueue_trial` takes one by one.
+    ".json": lambda cells: json.dumps([dict(cell) for cell in cells], indent=1) + "\n",
 }
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 TABLES = (".csv", ".jsonl", ".ndjson")

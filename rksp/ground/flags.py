@@ -158,7 +158,9 @@ def checked(
         InputError: A field is unknown (the message names the nearest known one) or out of range.
     """
     for name, value in fields.items():
-        if isinstance(value, bool) and name in model.model_fields and not _takes_bool(model, name):
+        field = model.model_fields.get(name)
+        takes = (bool,) if field is None else (field.annotation, *get_args(field.annotation))
+        if isinstance(value, bool) and bool not in takes:
             said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
             raise InputError(f"{said} is {value}; it should be a number or a word.")
     try:
@@ -177,11 +179,6 @@ def checked(
         raise InputError(
             f"{said} is {first['input']!r}; {wanted}{_off(model, name)}{end}"
         ) from None
-
-
-def _takes_bool(model: type[BaseModel], name: str) -> bool:
-    annotation = model.model_fields[name].annotation
-    return bool in (annotation, *get_args(annotation))
 
 
 def _off(model: type[BaseModel], name: str) -> str:

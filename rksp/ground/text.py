@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -12,9 +13,9 @@ from typing import Any
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
-    r"\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
+    r"\ud800-\udfff\U000e0000-\U000e0fff]|(?<=#)#(?=\[|vso\[)"
 )
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+CLEARLY_LOWER = 0.98  # of a rate: what lies nearer is no other rate to a reader
 # What a probe's description calls text whose tokens mean nothing to trained weights.
 BYTES_SPREAD, BYTES_FOLDED = "bytes mapped into the vocabulary", "bytes folded into the vocabulary"
 
@@ -24,9 +25,7 @@ def printable(text: str) -> str:
 
     Inside a JSON string the escape means the same character, so JSON may be passed too.
     """
-    if _is_plain(text):
-        return text
-    return _SURROGATE.sub(_escaped, _CONTROL.sub(_escaped, text))
+    return text if _is_plain(text) else _CONTROL.sub(_escaped, text)
 
 
 def one_line(text: str, limit: int = 1000) -> str:
@@ -63,9 +62,7 @@ def safe_json(text: str) -> object:
 
 
 def _safe(text: str) -> str:
-    if _is_plain(text):  # nearly every one
-        return text
-    return one_line(text, limit=10**7)
+    return text if _is_plain(text) else one_line(text, limit=10**7)  # nearly every one is
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -85,6 +82,14 @@ def short(value: float, digits: int = 3) -> str:
         return mantissa
     plain = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{plain}e{int(power)}"
+
+
+def rounded_down(rate: float) -> float:
+    """Round down to two digits, as pages print it, so that the printed rate is not above it."""
+    if not 0 < rate < math.inf:
+        return rate
+    step = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return float(f"{math.floor(rate / step * (1 + 1e-12)) * step:.2g}")
 
 
 def many(number: int, noun: str) -> str:

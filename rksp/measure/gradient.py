@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from torch import Tensor, nn
 from torch.autograd import backward
@@ -35,11 +35,15 @@ def measure_gradient(model: nn.Module, batch: Batch) -> GradientProfile:
         The profile; it holds only a reason if the gradient is zero or not finite.
     """
     params = [p for p in model.parameters() if p.requires_grad]
-    with evaluating(model), without_gradients(params):
-        sizes = _dropped_sizes(model, batch, params)
-        if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
-            backward(run_pass(model, batch).total)
-            sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
+    with evaluating(model):
+        try:
+            sizes = _dropped_sizes(model, batch, params)
+            if sizes is None:  # a part of the graph ran backward by itself: gradients must be kept
+                backward(run_pass(model, batch).total)
+                sizes = {id(p): size_of(p.grad) for p in params if p.grad is not None}
+        finally:
+            for p in params:
+                p.grad = None
     # In the order of the parameters, whatever the order of the backward pass.
     return profile_of_gradient([sizes[id(p)] for p in params if id(p) in sizes])
 
@@ -108,13 +112,3 @@ def measure_streamed_gradient(
         sizes = [gradients.size(key, opened.shape(*key), pool) for key in gradients]
         served(total)
     return profile_of_gradient(sizes)
-
-
-@contextmanager
-def without_gradients(params: list[nn.Parameter]) -> Iterator[None]:
-    """Leave no gradients."""
-    try:
-        yield
-    finally:
-        for p in params:
-            p.grad = None

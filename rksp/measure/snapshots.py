@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, Pass, call, tensors
-from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, ForwardStats
+from rksp.documents.shown import LOGITS_NOT_FINITE, BlockStats, Collected, ForwardStats
 from rksp.ground.errors import InputError, NotCovered, RkspError, summary
 from rksp.ground.model import definite
 from rksp.ground.text import many
-from rksp.measure.collected import Collected
 from rksp.measure.forward import ForwardWatch, block_stats
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph
@@ -28,6 +27,7 @@ from rksp.models.anatomy.parts import equivalent_shape
 from rksp.models.anatomy.placement import read_placement
 from rksp.models.as_found import evaluating, random_state_kept
 from rksp.models.configuration import refusals
+from rksp.models.given import tokens_of
 from rksp.models.streaming.stream import computing, locate_chains
 
 Inputs = Batch | Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -102,7 +102,7 @@ def collect(
 
         def run_first() -> object:
             with graph.recording(model):
-                return run_batch(model, first)
+                return _run_batch(model, first)
 
         try:
             chains = locate_chains(model, run_first, blocks, count, states)
@@ -121,7 +121,7 @@ def collect(
                 offset += len(chain.blocks)
             stack.enter_context(watch.watching(model))
             stack.enter_context(computing(model))
-            output = run_batch(model, batch, reader.failures)
+            output = _run_batch(model, batch, reader.failures)
         forward = _forward_stats(watch, reader.blocks, output, batch)
     return Collected(
         chains=tuple((chain.path, len(chain.blocks)) for chain in chains),
@@ -250,7 +250,7 @@ def _forward_stats(
 ) -> ForwardStats:
     """Return the statistics of a pass; the batch's own loss replaces the cross-entropy."""
     if not isinstance(output, Pass):
-        return watch.finish(blocks, _logits(output), batch.labels, _tokens(batch.inputs))
+        return watch.finish(blocks, _logits(output), batch.labels, tokens_of(batch.inputs))
     found = watch.finish(blocks, output.logits, None)
     loss = float(output.loss)
     missing = {name: why for name, why in found.not_measured.items() if name != "loss"}
@@ -262,11 +262,6 @@ def _forward_stats(
     if not math.isfinite(loss):
         missing["loss"] = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
-
-
-def _tokens(inputs: object) -> Tensor | None:
-    tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
-    return tokens if isinstance(tokens, Tensor) and not tokens.is_floating_point() else None
 
 
 def _logits(output: object) -> Tensor | None:
@@ -297,19 +292,10 @@ def _mask(batch: Batch, chain: Chain) -> Tensor | None:
     return batch.inputs.get("decoder_attention_mask" if is_decoder else "attention_mask")
 
 
-def run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] = ()) -> object:
-    """Run a model on what a batch shows it.
+def _run_batch(model: nn.Module, batch: Batch, failures: Sequence[BaseException] = ()) -> object:
+    """Return what a model returns, or the `Pass` of a batch's objective.
 
-    Args:
-        model: In the mode in which it shall run.
-        batch: The batch; its own objective runs the model if it has one.
-        failures: Errors of hooks, which are raised as they are.
-
-    Returns:
-        What the model returns, or the `Pass` of the batch's objective.
-
-    Raises:
-        InputError: The model cannot run; the message names what the batch lacks, if it does.
+    `failures` are errors of hooks, which are raised as they are.
     """
     inputs = batch.inputs
     if batch.objective is not None:

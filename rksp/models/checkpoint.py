@@ -50,7 +50,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
                 "loaded; save the model with save_pretrained(..., safe_serialization=True)."
             )
     for file in files:
-        check_file(file)
+        _check_file(file)
     return files
 
 
@@ -73,12 +73,8 @@ def _shards(index: Path) -> set[str]:
         raise InputError(f"{index} is not a valid safetensors index ({error}).") from error
 
 
-def check_file(path: Path) -> None:
-    """Compare a file's header with its length, as a truncated copy has a good header.
-
-    Raises:
-        InputError: The file is truncated or not in the safetensors format.
-    """
+def _check_file(path: Path) -> None:
+    """Compare a file's header with its length, as a truncated copy has a good header."""
     if not path.is_file():  # opening a pipe that nobody writes to would wait without end
         raise InputError(f"{path} is not a regular file.")
     with (

@@ -29,30 +29,25 @@ _DROPPED = frozenset(
 )
 # Not kernel_size or conv_kernel: those are shapes.
 _KERNEL = re.compile(r"^(use_)?(hub_)?kernels?(_(config|mapping|id|name|repo|source))?$")
-_COUNTED = re.compile(r"(^|_)(n_layers?|layers|blocks|depth|depths)$")
 _AT_LEAST_ONE = frozenset(
     words(
         "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers hidden_size "
         "n_embd d_model vocab_size num_attention_heads n_head"
     )
 )
-_MOST = {"layers": 1024, "vocab": 2_000_000, "experts": 4096}
-_WIDEST = 65_536
-_WIDTHS = frozenset({"hidden_size", "n_embd", "d_model", "embed_dim", "hidden_dim", "dim"})
-# Sizes that neither depth nor width bounds; each could fill the memory by itself.
-_BOUNDED: dict[str, int] = {
-    name: size
-    for size, names in {
-        100_000: "num_labels",
-        8192: "head_dim image_size",
-        4096: (
-            "num_channels in_channels in_chans num_frames num_mel_bins num_attention_heads "
-            "num_key_value_heads n_head"
-        ),
-        1_048_576: "intermediate_size n_inner d_ff ffn_dim",
-    }.items()
-    for name in names.split()
-}
+# What a setting is called → its most; the first one holds. The last five are sizes that neither
+# depth nor width bounds, each of which could fill the memory by itself.
+_MOST = (
+    (r"vocab_size", 2_000_000),
+    (r"^n_.*expert|num.*expert|expert.*num", 4096),
+    (r"(^|_)(n_layers?|layers|blocks|depth|depths)$", 1024),
+    (r"^(hidden_size|n_embd|d_model|embed_dim|hidden_dim|dim)$", 65_536),
+    (r"^num_labels$", 100_000),
+    (r"^(head_dim|image_size)$", 8192),
+    (r"^(num_channels|in_channels|in_chans|num_frames|num_mel_bins)$", 4096),
+    (r"^(num_attention_heads|num_key_value_heads|n_head)$", 4096),
+    (r"^(intermediate_size|n_inner|d_ff|ffn_dim)$", 1_048_576),
+)
 _ABOVE_ZERO = frozenset({"rope_theta", "rotary_emb_base"})
 _NOT_NEGATIVE = frozenset({"initializer_range", "init_std"})
 _MOST_PATCHES = 65_536  # an image is processed whole, and every patch is a token
@@ -141,7 +136,8 @@ def _range(key: str) -> tuple[float, float, str]:
         return math.ulp(0.0), math.inf, "above 0"
     if key in _NOT_NEGATIVE:
         return 0.0, math.inf, "at least 0"
-    most, is_positive = _most(key), key in _AT_LEAST_ONE
+    most = next((size for called, size in _MOST if re.search(called, key)), None)
+    is_positive = key in _AT_LEAST_ONE
     if most is not None:
         return 1 if is_positive else -math.inf, most, f"from {int(is_positive)} to {most}"
     return (1, math.inf, "at least 1") if is_positive else (-math.inf, math.inf, "")
@@ -162,15 +158,3 @@ def _side(value: object) -> float | None:
     sides = value if isinstance(value, list) else [value]
     numbers = [s for s in sides if isinstance(s, int | float) and not isinstance(s, bool)]
     return max(numbers, default=None)
-
-
-def _most(key: str) -> int | None:
-    if "vocab_size" in key:
-        return _MOST["vocab"]
-    if "expert" in key and ("num" in key or key.startswith("n_")):
-        return _MOST["experts"]
-    if _COUNTED.search(key) or key in ("n_layer", "num_hidden_layers"):
-        return _MOST["layers"]
-    if key in _WIDTHS:
-        return _WIDEST
-    return _BOUNDED.get(key)

@@ -21,7 +21,7 @@ from rksp.ground.errors import InputError, nearest, summary
 from rksp.ground.flags import field_of, flags_of
 from rksp.models.config_guard import check_sizes
 from rksp.models.declared import setting
-from rksp.models.type_table import TableConfig, has_parts, table_config, type_names
+from rksp.models.type_table import TableConfig, table_config, type_names, type_row
 from rksp.recipe import Recipe
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
@@ -34,6 +34,7 @@ _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # What a forward pass drops; not the layers that only a classification head has.
 _DROPOUT = re.compile(r"^(?!(summary|classifier|pooler)_).*?(^|_)(dropout|pdrop)(_|$)")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
+_MISSING = object()
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
@@ -154,7 +155,8 @@ def declared_config(
     Raises:
         InputError: A setting is unknown or out of range.
     """
-    if isinstance(settings.get("text_config"), dict) and not has_parts(settings):
+    row = type_row(str(settings.get("model_type")))
+    if row is None or (isinstance(settings.get("text_config"), dict) and not row.parts):
         return None
     settings = {k: v for k, v in settings.items() if k != "architectures" or isinstance(v, list)}
     config = table_config(settings)
@@ -179,18 +181,18 @@ def settable(config: Any) -> ModelSettings:
     return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
-def dropout_notes(config: object, overrides: Mapping[str, object]) -> list[str]:
-    """Say which settings `--set dropout` changes in a type that has several or names it else."""
-    names = settable(config).dropouts if "dropout" in overrides else ()
-    return [f"dropout sets {', '.join(names)}."] if names else []
-
-
-def depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
-    """Explain `--set num_hidden_layers` for a model whose encoder and decoder have own depths.
+def notes_of(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
+    """Explain `--set dropout` and `--set num_hidden_layers` where a type has several of these.
 
     Raises:
-        InputError: The setting has no effect, because the type has other names for both depths.
+        InputError: The depth has no effect, because the type has other names for both depths.
     """
+    names = settable(config).dropouts if "dropout" in overrides else ()
+    said = [f"dropout sets {', '.join(names)}."] if names else []
+    return _depth_notes(target, config, overrides) + said
+
+
+def _depth_notes(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
     if "num_hidden_layers" not in overrides or not getattr(config, "is_encoder_decoder", False):
         return []
     decoder = [name for name in _DECODER_DEPTHS if hasattr(config, name)]
@@ -325,13 +327,13 @@ class ModelSettings:
         return is_group or self._has(name)
 
     def _has(self, name: str) -> bool:
-        *parents, last = name.split(".")
-        here: Any = self.known
-        for parent in parents:
-            here = here.get(parent)
-            if not isinstance(here, Mapping):
-                return False
-        return last in here or (not parents and self.renamed.get(last, last) in here)
+        return self._found(name) is not _MISSING
+
+    def _found(self, name: str) -> object:
+        found: object = self.known
+        for part in self.renamed.get(name, name).split("."):
+            found = found.get(part, _MISSING) if isinstance(found, Mapping) else _MISSING
+        return found
 
     @property
     def dropouts(self) -> tuple[str, ...]:
@@ -355,10 +357,7 @@ class ModelSettings:
 
     def value(self, name: str) -> object:
         """Return the target's own value of a setting; None for one that has none."""
-        found: object = self.known
-        for part in self.renamed.get(name, name).split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+        return self._found(name) if self._has(name) else None
 
     def merged(self, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Apply overrides to explicit settings; lists with an entry per layer follow a new depth.
@@ -396,7 +395,7 @@ class ModelSettings:
             target[last] = value
         return result
 
-    def _spread(self, overrides: Mapping[str, object]) -> dict[str, Any]:
+    def _spread(self, overrides: Mapping[str, object]) -> dict[str, object]:
         """Replace `dropout` by what it means; a setting that is given by its own name stays."""
         if "dropout" not in overrides or not self.dropouts:
             return dict(overrides)

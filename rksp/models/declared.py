@@ -6,14 +6,14 @@ object with the same settings. It imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from rksp.documents.shown import Placement
 from rksp.models.families import FAMILIES, Family, family_of
-from rksp.models.placement import Placement
-from rksp.models.type_table import HEADS, WIDTHS, TypeRow, type_row
+from rksp.models.type_table import HEADS, WIDTHS, type_row
 
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 _DECODER_DEPTH = ("num_decoder_layers", "decoder_layers")
@@ -74,21 +74,16 @@ class Declared:
         name = "vision_config" if self.task == "image-classification" else "text_config"
         self.part = setting(config, name) or config
         self._found: dict[tuple[str, ...], object] = {}
-        self._declared: dict[str, bool] = {}
 
     def get(self, *names: str) -> object | None:
         """Return the first of these settings that the configuration or its part has."""
         if names not in self._found:
-            self._found[names] = _first((self.config, self.part), names)
+            found = (setting(part, name) for part in (self.config, self.part) for name in names)
+            self._found[names] = next((value for value in found if value is not None), None)
         return self._found[names]
 
     def declares(self, name: str) -> bool:
         """Return True if the configuration or its part has a setting, be it one by layer."""
-        if name not in self._declared:
-            self._declared[name] = self._declares(name)
-        return self._declared[name]
-
-    def _declares(self, name: str) -> bool:
         for part in (self.config, self.part):
             try:
                 if getattr(part, name, None) is not None or setting(part, name) is not None:
@@ -128,7 +123,7 @@ class Declared:
         Such as Mistral, Qwen 2, SmolLM 3 and a Granite whose multipliers are 1.
         """
         plain = (self.get("hidden_act") in ("silu", "swish"), self.is_gated, self.norm == "pre")
-        of_llama = self.get("rms_norm_eps") is not None and self.declares_any(_ROTARY)
+        of_llama = self.get("rms_norm_eps") is not None and any(map(self.declares, _ROTARY))
         other = (
             *(self.normalizes_qk, self.is_parallel, self.family.branch_norm, self.experts),
             *(self.family.kind not in (None, "decoder"), self.soft_cap),
@@ -136,10 +131,6 @@ class Declared:
             *(self.number(name) not in (None, 1) for name in _MULTIPLIERS),
         )
         return "llama" if of_llama and all(plain) and not any(other) else self.name
-
-    def declares_any(self, names: Iterable[str]) -> bool:
-        """Return True if the configuration or its part has one of these settings."""
-        return any(self.declares(name) for name in names)
 
     @cached_property
     def width(self) -> int | None:
@@ -309,7 +300,8 @@ class Declared:
         row = type_row(str(self.get("model_type")))
         if row is None or row.counted is None:
             return 1.0
-        default = Declared({**row.attributes, **_by_all_names(row)}, self.task)
+        others = {alias: row.settings.get(name) for alias, name in row.aliases.items()}
+        default = Declared({**row.attributes, **others, **row.settings}, self.task)
         if not default.width or not default.depths or not sum(default.depths):
             return 1.0
         blocks, _, ends = default._computed(default.width, default.depths)
@@ -379,16 +371,6 @@ def setting(config: object, name: str) -> object | None:
         return getattr(config, name, None)
     except RuntimeError:
         return None
-
-
-def _by_all_names(row: TypeRow) -> dict[str, object]:
-    others = {alias: row.settings.get(name) for alias, name in row.aliases.items()}
-    return {**others, **row.settings}
-
-
-def _first(parts: tuple[object, ...], names: tuple[str, ...]) -> object | None:
-    found = (setting(part, name) for part in parts for name in names)
-    return next((value for value in found if value is not None), None)
 
 
 def _sides(value: object) -> tuple[int, int] | None:

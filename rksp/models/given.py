@@ -10,7 +10,8 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from rksp.models.adapters import (
 )
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.heads import choose, transformers_heads
-from rksp.models.source import MAX_PARAMS, Kind, ModelSource, Task, hash_config
+from rksp.models.source import ModelSource, Request, Task, hash_config
 from rksp.recipe import fields_of
 from rksp.recipe.start import Start
 
@@ -58,10 +59,7 @@ def module_source(
     loss: Loss | None = None,
     *,
     target: str | None = None,
-    kind: Kind = "module",
-    task: Task | None = None,
     seed: int = 0,
-    max_params: float = MAX_PARAMS,
     is_pretrained: bool | None = None,
 ) -> ModelSource:
     """Make a source from a model in memory, which is neither copied nor changed.
@@ -71,10 +69,7 @@ def module_source(
         batch: See `rksp.score`; a model of Hugging Face needs none.
         loss: See `rksp.score`.
         target: Name in the report; default the name of the model's class.
-        kind: As in `ModelSource`.
-        task: As in `ModelSource`.
         seed: As in `ModelSource`.
-        max_params: As in `ModelSource`.
         is_pretrained: The weights are trained ones; default what they show.
 
     Returns:
@@ -108,11 +103,10 @@ def module_source(
         own, notes = replace(own, is_whole=True), (*notes, _WHOLE)
     return ModelSource(
         target=target,
-        kind=kind,
+        kind="module",
         config=config,
-        task=task or _task(known),
+        task=_task(known),
         num_parameters=sum(p.numel() for p in model.parameters()),
-        max_params=max_params,
         config_hash=None if config is None else hash_config(config),
         start=held,
         model_class=type(model).__name__,
@@ -126,16 +120,12 @@ def module_source(
     )
 
 
-def factory_source(
-    target: str, *, task: Task | None = None, seed: int = 0, max_params: float = MAX_PARAMS
-) -> ModelSource:
+def factory_source(request: Request) -> ModelSource:
     """Call a factory and make a source from its result.
 
     Args:
-        target: `package.module:callable`; it returns a model, (model, batch), or those and a loss.
-        task: As in `ModelSource`.
-        seed: As in `ModelSource`; the factory runs under the seed.
-        max_params: As in `ModelSource`.
+        request: Its target is `package.module:callable`, which is called under the seed and returns
+            a model, (model, batch), or those and a loss.
 
     Returns:
         The source.
@@ -143,6 +133,7 @@ def factory_source(
     Raises:
         InputError: The factory fails, or returns something else.
     """
+    target = request.target
     factory = load_factory(target)
 
     def made(seed: int) -> ModelSource:
@@ -154,21 +145,13 @@ def factory_source(
                 raise
             except Exception as error:  # code of the user, which may raise anything
                 raise InputError(f"{target} failed ({described(error)}).") from error
-        model, batch, loss = _unpacked(target, result)
-        source = module_source(
-            model,
-            batch,
-            loss,
-            target=target,
-            kind="factory",
-            task=task,
-            seed=seed,
-            max_params=max_params,
-        )
+        own = module_source(*_unpacked(target, result), target=target, seed=seed)
+        task, most = request.task or own.task, request.max_params
+        source = replace(own, kind="factory", task=task, max_params=most, again=made)
         source.check_size()
-        return replace(source, again=made)
+        return source
 
-    return made(seed)
+    return made(request.seed)
 
 
 def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
@@ -179,7 +162,7 @@ def given_batch(model: nn.Module, given: object, loss: Loss | None) -> Batch:
     """
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; give a function that returns a scalar.")
-    batch = one_batch(model, given, GivenLoss(loss))
+    batch = one_batch(model, given, partial(judged, loss=loss))
     if batch.count < 2:
         raise InputError(
             f"The batch holds {batch.count} example; give two or more, counted by the first "
@@ -318,46 +301,40 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GivenLoss:
-    """The objective of a batch that the user gave; the rules are those of `rksp.score`.
+def judged(model: nn.Module, batch: Batch, *, loss: Loss | None) -> Pass:
+    """Run the model and compute its loss, the objective of a batch that the user gave.
 
-    Attributes:
-        loss: The user's loss; None chooses by the model, its output and the batch.
+    Args:
+        model: The model.
+        batch: The batch.
+        loss: The user's; None chooses by the model, its output and the batch, by the rules of
+            `rksp.score`.
+
+    Raises:
+        InputError: There is no loss, or it cannot be computed.
     """
+    if loss is None and is_lightning(model):
+        return _training_step(model, batch)
+    output = call(model, batch.inputs)
+    main = main_output(output)
+    logits = main if _is_over_classes(main, batch) else None
+    found = _own_loss(output) if loss is None else _by_user(loss, output, batch)
+    found = _by_data(main, batch) if found is None else found
+    return Pass(output=main, loss=found, logits=logits)
 
-    loss: Loss | None = None
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Pass:
-        """Run the model and compute its loss.
-
-        Raises:
-            InputError: There is no loss, or it cannot be computed.
-        """
-        if self.loss is None and is_lightning(model):
-            return _training_step(model, batch)
-        output = call(model, batch.inputs)
-        main = main_output(output)
-        logits = main if _is_over_classes(main, batch) else None
-        if self.loss is not None:
-            loss = self._named(output, batch)
-        else:
-            own = _own_loss(output)
-            loss = _by_data(main, batch) if own is None else own
-        return Pass(output=main, loss=loss, logits=logits)
-
-    def _named(self, output: object, batch: Batch) -> Tensor:
-        judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
-        try:
-            loss = definite(self.loss)(output, judged_by)
-        except RkspError:
-            raise
-        except Exception as error:  # code of the user, which may raise anything
-            raise InputError(
-                f"The loss cannot be computed ({summary(error)}); it is called with what the model "
-                "returns and with the batch (the target alone for a tuple of inputs and target)."
-            ) from error
-        return _scalar(loss, "The loss")
+def _by_user(loss: Loss, output: object, batch: Batch) -> Tensor:
+    judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
+    try:
+        found = loss(output, judged_by)
+    except RkspError:
+        raise
+    except Exception as error:  # code of the user, which may raise anything
+        raise InputError(
+            f"The loss cannot be computed ({summary(error)}); it is called with what the model "
+            "returns and with the batch (the target alone for a tuple of inputs and target)."
+        ) from error
+    return _scalar(found, "The loss")
 
 
 def is_lightning(model: nn.Module) -> bool:
@@ -418,7 +395,8 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
     if isinstance(given, Mapping):
         name = next((name for name in _TARGETS if name in given), None)
         taken = inspect.signature(model.forward).parameters
-        if len(taken) == 1 and not _takes_any(taken, given):
+        named = [n in given or p.kind is not p.POSITIONAL_OR_KEYWORD for n, p in taken.items()]
+        if named == [False]:
             return (given,), given.get(name)
         takes_it = name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
         inputs = {key: part for key, part in given.items() if key != name or takes_it}
@@ -427,10 +405,6 @@ def split_batch(model: nn.Module, given: Any) -> tuple[Any, Tensor | None]:
         return (given[0] if isinstance(given[0], Tensor) else tuple(given)), None
     first = given[0] if len(given) == 2 else tuple(given[:-1])
     return first, given[-1] if isinstance(given[-1], Tensor) else None
-
-
-def _takes_any(taken: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> bool:
-    return any(name in given or p.kind is not p.POSITIONAL_OR_KEYWORD for name, p in taken.items())
 
 
 def _own_loss(output: object) -> Tensor | None:

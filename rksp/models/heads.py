@@ -19,32 +19,21 @@ Task = Literal[
 # Model type → head → names of the classes that have it, the default one first.
 Heads = Callable[[str], Mapping[str, Sequence[str]]]
 
-# Task → (table of transformers, its auto class, endings of architecture names). The order decides
-# for a type in several tables: BERT is first of all a masked model and BART an encoder–decoder,
-# although transformers builds causal language models from both.
-_TABLES: dict[Task, tuple[str, str, tuple[str, ...]]] = {
-    "seq2seq": (
-        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-        "AutoModelForSeq2SeqLM",
-        (),
-    ),
-    "masked-lm": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM", ("ForMaskedLM",)),
-    "causal-lm": (
-        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-        "AutoModelForCausalLM",
-        ("ForCausalLM", "LMHeadModel"),
-    ),
-    "image-classification": (
-        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-        "AutoModelForImageClassification",
-        ("ForImageClassification",),
-    ),
-    "text-classification": (
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        "AutoModelForSequenceClassification",
-        ("ForSequenceClassification",),
-    ),
+# Task → what its table of transformers, and its auto class, are called. The order decides for a
+# type in several tables: BERT is first of all a masked model and BART an encoder–decoder, although
+# transformers builds causal language models from both.
+_TABLES: dict[Task, tuple[str, str]] = {
+    "seq2seq": ("SEQ_TO_SEQ_CAUSAL_LM", "Seq2SeqLM"),
+    "masked-lm": ("MASKED_LM", "MaskedLM"),
+    "causal-lm": ("CAUSAL_LM", "CausalLM"),
+    "image-classification": ("IMAGE_CLASSIFICATION", "ImageClassification"),
+    "text-classification": ("SEQUENCE_CLASSIFICATION", "SequenceClassification"),
 }
+# Task → endings of the names of architectures.
+_ENDINGS: dict[Task, tuple[str, ...]] = {
+    task: (f"For{auto}",) for task, (_, auto) in _TABLES.items()
+}
+_ENDINGS["causal-lm"] += ("LMHeadModel",)
 _OTHER_HEADS = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -54,12 +43,12 @@ _OTHER_HEADS = (
 # The heads that are no task: the model without a head, and one of text beside other inputs.
 _BASE, _WHOLE = "base", "whole"
 _AUTO: dict[str, str] = {
-    **{task: auto for task, (_, auto, _) in _TABLES.items()},
+    **{task: f"AutoModelFor{auto}" for task, (_, auto) in _TABLES.items()},
     _BASE: "AutoModel",
     _WHOLE: "AutoModelForImageTextToText",
 }
 MAPPINGS: dict[str, str] = {
-    **{task: table for task, (table, _, _) in _TABLES.items()},
+    **{task: f"MODEL_FOR_{table}_MAPPING_NAMES" for task, (table, _) in _TABLES.items()},
     _BASE: "MODEL_MAPPING_NAMES",
     _WHOLE: "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
 }
@@ -112,6 +101,7 @@ def choose(
     kind = config.model_type
     own = heads(kind)
     known: list[Task] = [name for name in _TABLES if name in own]
+    names = set(_names(architectures))
     notes: tuple[str, ...] = ()
     chosen: Task | None
     if task is not None and task != "other":
@@ -123,7 +113,8 @@ def choose(
         chosen = task
     else:
         chosen = _by_architecture(architectures, known, own)
-        if chosen is None and known and task != "other" and not _is_base(architectures, own):
+        is_base = bool(names) and names <= {*own.get(_BASE, ())}
+        if chosen is None and known and task != "other" and not is_base:
             chosen = known[0]
     head = None if chosen == "text-classification" else other_head(architectures)
     if chosen is not None and task is None and head is not None:
@@ -152,25 +143,25 @@ def choose(
 
 def has_fresh_head(task: Task, architectures: object) -> bool:
     """Tell whether a classifier is asked of weights that were saved without its head."""
-    endings = _TABLES[task][2] if task.endswith("classification") else ()
-    names = architectures if isinstance(architectures, list) else []
-    return bool(names and endings) and not any(str(name).endswith(endings) for name in names)
+    endings = _ENDINGS[task] if task.endswith("classification") else ()
+    names = _names(architectures)
+    return bool(names and endings) and not any(name.endswith(endings) for name in names)
+
+
+def _names(architectures: object) -> list[str]:
+    return list(map(str, architectures)) if isinstance(architectures, list) else []
 
 
 def _by_architecture(
     architectures: object, known: Sequence[Task], own: Mapping[str, Sequence[str]]
 ) -> Task | None:
-    for name in architectures if isinstance(architectures, list) else []:
-        for task in known:
-            if name in own[task] or any(str(name).endswith(end) for end in _TABLES[task][2]):
-                return task
-    return None
+    pairs = ((name, task) for name in _names(architectures) for task in known)
+    return next((t for name, t in pairs if name in own[t] or name.endswith(_ENDINGS[t])), None)
 
 
 def other_head(architectures: object) -> str | None:
     """Return the class name of a text head that is not in `_TABLES`, or None."""
-    names = architectures if isinstance(architectures, list) else []
-    return next((name for name in names if str(name).endswith(_OTHER_HEADS)), None)
+    return next((name for name in _names(architectures) if name.endswith(_OTHER_HEADS)), None)
 
 
 def _text_tower(config: object) -> object | None:
@@ -191,15 +182,6 @@ def _of_two_towers(
         )
     notes = (f"Only the text tower ({text.model_type}) of {config.model_type} is scored{images}.",)
     return _chosen(heads, _BASE, text, "other", notes)
-
-
-def _is_base(architectures: object, own: Mapping[str, Sequence[str]]) -> bool:
-    classes = own.get(_BASE, ())
-    return (
-        isinstance(architectures, list)
-        and bool(architectures)
-        and all(name in classes for name in architectures)
-    )
 
 
 def _chosen(heads: Heads, head: str, config: Any, task: Task, notes: tuple[str, ...]) -> Choice:

@@ -25,6 +25,7 @@ import re
 import sys
 from calendar import month_name
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
@@ -222,8 +223,10 @@ def identity(target: str | Path, *, allow_hub: bool = False, with_code: bool = F
     if is_factory(str(target)):
         file = _file_of_module(str(target).partition(":")[0])
         return None if file is None else file_identity(file)
-    folder = _hub_folder(str(target), allow_hub) if is_hub_id(str(target)) else None
-    return None if folder is None else _of_folder(folder, with_code)
+    with suppress(InputError):
+        if is_hub_id(str(target)):
+            return _of_folder(hub_folder(str(target), allow_hub), with_code)
+    return None
 
 
 def file_identity(path: Path) -> str | None:
@@ -275,14 +278,6 @@ def _digest(signature: Signature) -> str:
             inner = hashlib.file_digest(content, "sha256").hexdigest()
         whole.update(f"{Path(name).name}\n{inner}\n".encode())
     return whole.hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _hub_folder(target: str, allow_hub: bool) -> Path | None:
-    try:
-        return hub_folder(target, allow_hub)
-    except InputError:
-        return None
 
 
 def _file_of_module(name: str) -> Path | None:

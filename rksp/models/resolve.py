@@ -20,11 +20,10 @@ from rksp.models.config_guard import acts, read_config
 from rksp.models.configuration import (
     ModelSettings,
     declared_config,
-    depth_notes,
-    dropout_notes,
     known_type,
     make_config,
     model_types,
+    notes_of,
     overlay,
     refusals,
     refused,
@@ -381,7 +380,7 @@ def _from_settings(
     choices = partial(choose, target, config, architectures, is_stored=folder is not None)
     if isinstance(config, TableConfig):
         chosen = choices(heads=_heads, task=task)
-        makers: tuple[Maker, Maker] = (
+        makers: tuple[Callable[[], nn.Module], Callable[[], nn.Module]] = (
             lambda: counted().construct(),  # transformers makes the source then; most never do
             lambda: definite(counted().construct_empty)(),
         )
@@ -389,7 +388,12 @@ def _from_settings(
         from rksp.models.heads import make, transformers_heads  # torch
 
         chosen = choices(heads=transformers_heads, task=task)
-        makers = _makers(chosen, folder, is_fresh, partial(make, trust_remote_code=bool(remote)))
+        made = partial(make, trust_remote_code=bool(remote))
+        makers = (
+            partial(made, chosen) if folder is None else partial(_load, chosen, folder, is_fresh),
+            # Streaming sets options in the configuration.
+            lambda: made(replace(chosen, config=copy.deepcopy(chosen.config))),
+        )
         if chosen.task == "text-classification":
             _with_padding(chosen.config)
     notes += chosen.notes
@@ -429,29 +433,13 @@ def _configured(
     config = config or make_config(target, settings, overrides)
     if (heads := working_heads(config)) and _divides_by_default(settings):
         raise InputError(f"{target} cannot be built: {heads}")
-    notes += depth_notes(target, config, overrides)
-    return config, settings, notes + dropout_notes(config, overrides)
+    return config, settings, notes + notes_of(target, config, overrides)
 
 
 def _divides_by_default(settings: Mapping[str, object]) -> bool:
     """Tell whether the heads of a type divide its width; some types have another width inside."""
     usual = declared_config({"model_type": settings["model_type"]}, {})
     return usual is not None and not working_heads(usual)
-
-
-Maker = Callable[[], "nn.Module"]
-
-
-def _makers(
-    chosen: Choice, folder: Path | None, is_fresh: bool, make: Callable[[Choice], nn.Module]
-) -> tuple[Maker, Maker]:
-    def construct() -> nn.Module:
-        return make(chosen) if folder is None else _load(chosen, folder, is_fresh)
-
-    def construct_empty() -> nn.Module:  # streaming sets options in the configuration
-        return make(replace(chosen, config=copy.deepcopy(chosen.config)))
-
-    return construct, construct_empty
 
 
 def _heads(kind: str) -> Mapping[str, list[str]]:
@@ -510,9 +498,7 @@ def _from_factory(request: Request) -> ModelSource:
         )
     from rksp.models.given import factory_source  # torch
 
-    return factory_source(
-        request.target, task=request.task, seed=request.seed, max_params=request.max_params
-    )
+    return factory_source(request)
 
 
 def shown_of_images(config: object, task: str) -> dict[str, int | None]:

@@ -32,7 +32,7 @@ class Request:
     """What `rksp.models.resolve.resolve` was asked for, which says what the model is; see there."""
 
     target: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     trust_remote_code: bool = False
     allow_hub: bool = False
@@ -78,9 +78,9 @@ class ModelSource:
     kind: Kind
     config: Any | None
     task: Task
-    num_parameters: int | None
-    max_params: float
-    config_hash: str | None
+    num_parameters: int | None = None
+    max_params: float = MAX_PARAMS
+    config_hash: str | None = None
     start: Start
     model_class: str
     shape_from: str = ""
@@ -93,7 +93,7 @@ class ModelSource:
     folder: Path | None = None
     model: nn.Module | None = field(default=None, repr=False)
     batch: Batch | None = field(default=None, repr=False)
-    loader: Iterable[Any] | None = field(default=None, repr=False)
+    loader: Iterable[object] | None = field(default=None, repr=False)
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
     asked: Request | None = field(default=None, repr=False)
@@ -203,9 +203,6 @@ def unfound(target: str, missing: str) -> ModelSource:
         kind="config",
         config={},
         task="causal-lm",
-        num_parameters=None,
-        max_params=MAX_PARAMS,
-        config_hash=None,
         model_class="",
         start=SCRATCH,
         construct=construct,

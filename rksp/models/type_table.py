@@ -160,13 +160,10 @@ class TableConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, nested and complete, as transformers would."""
-        return {
-            name: value._as_part() if isinstance(value, TableConfig) else copy.deepcopy(value)
-            for name, value in self._settings.items()
-        }
-
-    def _as_part(self) -> dict[str, Any]:
-        return {k: v for k, v in self.to_dict().items() if k != "transformers_version"}
+        parts = {n: v.to_dict() for n, v in self._settings.items() if isinstance(v, TableConfig)}
+        for part in parts.values():
+            part.pop("transformers_version", None)
+        return {n: parts.get(n) or copy.deepcopy(v) for n, v in self._settings.items()}
 
 
 def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> TableConfig | None:
@@ -218,12 +215,6 @@ def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> 
     if "transformers_version" in given:
         attributes["transformers_version"] = given["transformers_version"]
     return TableConfig(state, row, attributes)
-
-
-def has_parts(settings: Mapping[str, object]) -> bool:
-    """Tell whether the table says that this type has configurations in it."""
-    row = type_row(str(settings.get("model_type")))
-    return row is not None and bool(row.parts)
 
 
 def _same(value: object, default: object) -> bool:

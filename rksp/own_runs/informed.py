@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import CRITICAL_BATCH, TOY_BATCH, EdgeInputs
-from rksp.classifiers.edge_model import Asking, EdgeModel
+from rksp.classifiers.edge_model import Asking, EdgeEstimate, EdgeModel
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import (
     FineTuningEstimate,

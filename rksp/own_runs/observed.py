@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rksp.classifiers.edge_estimate import EdgeEstimate
 from rksp.classifiers.edge_inputs import EdgeInputs, horizon_share
+from rksp.classifiers.edge_model import EdgeEstimate
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
 from rksp.classifiers.fine_tuning.model import between_neighbours
 from rksp.own_runs.offsets import GRID, SEED, Place

@@ -14,6 +14,7 @@ from rksp.assessment.risk import beyond as beyond_edge
 from rksp.classifiers.edge_model import EdgeModel, EdgePredictor, load_edge_model
 from rksp.classifiers.metrics import auroc, ece
 from rksp.documents.own_runs import HistoryReport, PastLadderReport, PastRunReport, ScorecardReport
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.text import short
 from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
@@ -183,7 +184,7 @@ def _ladder_report(
         best_rate=None if seen is None else _rate(seen.log_best),
         likely_edge=None if say is None else say.likely_edge,
         best_said=None if say is None else 10**say.log_best,
-        exceed_said=None if say is None else say.do_not_exceed(),
+        exceed_said=None if say is None else say.rate_at(DEFAULT_RISK),
         edge_error=error,
         is_inside=is_inside,
         unused=ladder.unused,

@@ -50,7 +50,10 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         for key, issue in before.items()
         if key not in after
     ]
-    settings = _settings(old, new)
+    was, now = _settings(old), _settings(new)
+    settings = {
+        name: (_text(was.get(name)), _text(now[name])) for name in now if was.get(name) != now[name]
+    }
     later = _compared(new)
     numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
     return ComparisonReport(
@@ -113,16 +116,16 @@ def _modes_kept(report: ScoreReport) -> str | None:
     return f"one mode per {round(1 / statistics.median(shares))} states"
 
 
-def _settings(old: ScoreReport, new: ScoreReport) -> dict[str, tuple[str | None, str | None]]:
-    before = old.recipe.model_dump() | {"target": old.target.name, "blocks": old.target.blocks}
-    after = new.recipe.model_dump() | {"target": new.target.name, "blocks": new.target.blocks}
-    for content, report in ((before, old), (after, new)):
-        content |= {"config": report.target.config_hash, "width": report.target.width}
-        content |= {"own runs": _own_runs(report)}
-    return {
-        name: (_text(before.get(name)), _text(after[name]))
-        for name in after
-        if before.get(name) != after[name]
+def _settings(report: ScoreReport) -> dict[str, object]:
+    """Return what a report is about: its recipe, its model, and the past runs that it knows."""
+    target, risk = report.target, deciding(report).risk
+    learned = risk.learned if isinstance(risk, Estimate) else None
+    return report.recipe.model_dump() | {
+        "target": target.name,
+        "blocks": target.blocks,
+        "config": target.config_hash,
+        "width": target.width,
+        "own runs": learned and f"{learned.runs} ({learned.ladders} sweeps)",
     }
 
 
@@ -135,12 +138,6 @@ def _places(
     ]
     found = {name: (stands[0].get(name), stands[1].get(name)) for name in settings}
     return {name: pair for name, pair in found.items() if any(pair)}
-
-
-def _own_runs(report: ScoreReport) -> str | None:
-    risk = deciding(report).risk
-    learned = risk.learned if isinstance(risk, Estimate) else None
-    return None if learned is None else f"{learned.runs} ({learned.ladders} sweeps)"
 
 
 def _text(value: object) -> str | None:

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rksp.documents.base import GateReport
-from rksp.documents.files import FileRow, FilesReport
-from rksp.documents.score import ScoreReport
+from rksp.documents.score import FileRow, FilesReport, ScoreReport
 from rksp.documents.verdict import worst
 from rksp.ground.errors import InputError, RkspError
 from rksp.ground.files import is_file

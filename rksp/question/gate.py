@@ -55,8 +55,26 @@ _LONGEST = 400  # characters of its reason and of its command
 
 def issues(report: ScoreReport) -> tuple[Finding, ...]:
     """Return the verdict, then the findings in the report's order, each key once."""
-    listed = [*_verdict(report), *report.findings]
-    return tuple({issue.key: issue for issue in reversed(listed)}.values())[::-1]
+    risk, found = deciding(report).risk, list(report.findings)
+    if isinstance(risk, Untold):
+        name, said = _UNTOLD[risk.verdict]
+        found.insert(0, _undecided(name, f"{said}: {'; '.join(risk.reasons)}."))
+    elif report.risk_verdict != "ok":
+        answer, fix = words.answer(report, risk), risk.counterfactual or ""
+        verdict = _undecided("caution", f"{answer}. {words.margin(report, risk)}", fix)
+        if report.risk_verdict != "caution":
+            verdict = Finding(
+                code=RISK,
+                name="high-risk",
+                level=Level.ERROR,
+                message=f"{answer}; the bar is {risk.threshold:.0%}.",
+                fix=fix,
+                edit=[e for f in found for e in f.edit if e.field == "learning_rate"][:1],
+                healthy=f"P(failed) under {risk.threshold:.0%}",
+                source="the fitted classifier",
+            )
+        found.insert(0, verdict)
+    return tuple({issue.key: issue for issue in reversed(found)}.values())[::-1]
 
 
 def deciding(report: ScoreReport) -> SeedReport:
@@ -108,41 +126,19 @@ def from_root(name: str) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _verdict(report: ScoreReport) -> list[Finding]:
-    risk = deciding(report).risk
-    if isinstance(risk, Untold):
-        name, said = _UNTOLD[risk.verdict]
-        return [_undecided(name, f"{said}: {'; '.join(risk.reasons)}.")]
-    if report.risk_verdict == "ok":
-        return []
-    answer, fix = words.answer(report, risk), risk.counterfactual or ""
-    if report.risk_verdict == "caution":
-        return [_undecided("caution", f"{answer}. {words.margin(report, risk)}", fix)]
-    return [
-        Finding(
-            code=RISK,
-            name="high-risk",
-            level=Level.ERROR,
-            message=f"{answer}; the bar is {risk.threshold:.0%}.",
-            fix=fix,
-            edit=[e for f in report.findings for e in f.edit if e.field == "learning_rate"][:1],
-            healthy=f"P(failed) under {risk.threshold:.0%}",
-            source="the fitted classifier",
-        )
-    ]
-
-
 def _undecided(name: str, message: str, fix: str = "") -> Finding:
     return Finding(code=UNDECIDED, name=name, level=Level.NOTE, message=message, fix=fix)
 
 
 def judge(gate: Gate, report: ScoreReport, baseline: ComparisonReport | None = None) -> GateReport:
     """Return which issues fail; with a baseline, only new and worse ones."""
-    failing = [issue for issue in issues(report) if _counts(gate, issue)]
+    found = issues(report)
+    failing = [one for one in found if one.code == RISK or gate.reaches(one.level)]
+    failing = [] if gate.level is None else failing
     if baseline is not None:
         failing = [issue for issue in failing if state(issue, baseline) in ("new", "worse")]
     is_unknown = gate.stops(report.risk_verdict) and not failing
-    unknown = [issue for issue in issues(report) if issue.code == UNDECIDED and is_unknown]
+    unknown = [issue for issue in found if issue.code == UNDECIDED and is_unknown]
     return GateReport(
         fail_on=gate.fail_on,
         failed=bool(failing) or is_unknown,
@@ -150,10 +146,6 @@ def judge(gate: Gate, report: ScoreReport, baseline: ComparisonReport | None = N
         issues=[issue.key for issue in failing or unknown],
         reasons=[f"{issue.code} {issue.message.rstrip('.')}" for issue in failing or unknown],
     )
-
-
-def _counts(gate: Gate, issue: Finding) -> bool:
-    return gate.level is not None and (issue.code == RISK or gate.reaches(issue.level))
 
 
 def judged(
@@ -211,24 +203,24 @@ def judged(
 
 def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
-    risk, edits = deciding(report).risk, edits_of(report)
-    launch = _launch(report)
+    risk, rate, launch = deciding(report).risk, report.recipe.learning_rate, _launch(report)
     write = " --write" if report.next_command.startswith("rksp fix ") else ""
+    numbers = {n: risk.number(n) for n in ("probability_failed", "start_here", "likely_edge")}
+    first, ceiling = numbers["start_here"], risk.number("do_not_exceed")
+    why = next((one.message for one in issues(report)), report.verdict)
+    if launch == "unknown" and rate is None:
+        why = f"No learning rate was given{f'; start at {short(first, 2)}' if first else ''}."
+    elif launch == "yes":
+        why = f"{words.answer(report, risk)}."
     summary = SummaryReport(
+        **numbers,
         launch=launch,
-        learning_rate=report.recipe.learning_rate,
-        why=_why(report, launch)[:_LONGEST],
-        probability_failed=risk.number("probability_failed"),
+        learning_rate=rate,
+        why=why[:_LONGEST],
         low=risk.number("probability_failed_low"),
         high=risk.number("probability_failed_high"),
-        start_here=risk.number("start_here"),
-        likely_edge=risk.number("likely_edge"),
-        do_not_exceed=(
-            risk.published.highest
-            if isinstance(risk, FromPublished)
-            else risk.number("do_not_exceed")
-        ),
-        edits=edits,
+        do_not_exceed=risk.published.highest if isinstance(risk, FromPublished) else ceiling,
+        edits=edits_of(report),
         next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
     return report.model_copy(update={"summary": summary})
@@ -269,14 +261,3 @@ def _launch(report: ScoreReport) -> str:
     launch = _LAUNCH[report.verdict]
     is_known = report.baseline is not None and gate is not None  # and the gate lets it pass
     return "caution" if launch == "no" and is_known else launch
-
-
-def _why(report: ScoreReport, launch: str) -> str:
-    risk = deciding(report).risk
-    if launch == "unknown" and report.recipe.learning_rate is None:
-        first = risk.number("start_here")
-        start = "" if first is None else f"; start at {short(first, 2)}"
-        return f"No learning rate was given{start}."
-    if launch == "yes":
-        return f"{words.answer(report, risk)}."
-    return next((one.message for one in issues(report)), report.verdict)

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 from rksp.documents.answer import CertainFailure
 from rksp.documents.verdict import Verdict, decisive_finding
 from rksp.ground.flags import flags_of
-from rksp.ground.text import short
+from rksp.ground.text import CLEARLY_LOWER, short
 from rksp.question.gate import deciding, is_fixable
 from rksp.recipe import Recipe
 from rksp.recipe_files.said.origin import OriginKind
 
 if TYPE_CHECKING:
-    from rksp.documents.score import ScoreReport, SeedReport
+    from rksp.documents.score import ScoreReport
     from rksp.question.run import Run
 
 MAX_TRAINED = 2e7  # parameters of what short runs train unless asked for more
 _MOST_TRAINED = 2e9  # parameters of a stored model that a short run on this machine may have
-_CLEARLY_LOWER = 0.98  # of the recipe's rate; a nearer one would be the same run again
 _TRAINED = ("causal-lm", "masked-lm", "seq2seq")  # tasks of which rksp has labels
 _TEXTS = "text-classification"
 _LIKELIHOODS = ("lm", "mlm", "seq2seq", "classification")  # objectives that it trains
@@ -75,23 +74,15 @@ def next_step(
         error = report.findings[0] if report.findings else None  # nothing trains
     if error is not None and error.level == "error":
         return Step(command="explain", word=error.code)
-    better = _better_rate(report, seed)
-    if better is not None:
-        return Step(command="score", changed={"learning_rate": better})
+    first, rate = seed.risk.number("start_here"), report.recipe.learning_rate
+    if first is not None and (rate is None or seed.risk.verdict is not Verdict.OK):
+        ceiling = None if rate is None else seed.risk.number("do_not_exceed")
+        better = short(min(filter(None, (first, ceiling))), 2)
+        if rate is None or float(better) < CLEARLY_LOWER * rate:
+            return Step(command="score", changed={"learning_rate": better})
     if seed.risk.evidence == "config" and not report.target.shape_from:
         return Step(command="score", changed={"evidence": None})
     return _trial(report, target, has_data=has_data)
-
-
-def _better_rate(report: ScoreReport, seed: SeedReport) -> str | None:
-    risk, rate = seed.risk, report.recipe.learning_rate
-    first = risk.number("start_here")
-    if first is None:
-        return None
-    ceiling = None if rate is None else risk.number("do_not_exceed")
-    start = short(min(filter(None, (first, ceiling))), 2)
-    is_lower = rate is None or float(start) < _CLEARLY_LOWER * rate
-    return start if is_lower and (rate is None or risk.verdict is not Verdict.OK) else None
 
 
 def _trial(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.documents.terms import Terms
 from rksp.question.run import Run
-from rksp.recipe_files.said.origin import Origin, OriginKind
+from rksp.recipe_files.said.origin import DECISIVE, Origin, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.evidence import Evidence
@@ -163,23 +163,17 @@ class Question:
         """
         from rksp.question.compare import compare
         from rksp.question.gate import judged, summarized
+        from rksp.question.next_step import next_step, written
 
         since = None if baseline is None else partial(compare, baseline, strict=True)
         report, notes = judged(report, self.run, self.terms, since)
-        following = (command or self._next_command)(report)
+        run, following = self.run, "" if command is None else command(report)
+        if command is None and self.source.kind != "module":
+            typed = run.target if run.is_typed else run.named
+            has_file = run.is_typed and bool(run.named)
+            step = next_step(report, target=typed, has_recipe_file=has_file, has_data=False)
+            following = written(step, run)
         return summarized(report.model_copy(update={"next_command": following})), notes
-
-    def _next_command(self, report: ScoreReport) -> str:
-        from rksp.question.next_step import next_step, written
-
-        if self.source.kind == "module":
-            return ""
-        run = self.run
-        typed = run.target if run.is_typed else run.named
-        has_file = run.is_typed and bool(run.named)
-        return written(
-            next_step(report, target=typed, has_recipe_file=has_file, has_data=False), run
-        )
 
     def evaluated(
         self,
@@ -198,7 +192,11 @@ class Question:
         """Return the answer that evidence of the source gives; see `rksp.assessment.pipeline`."""
         from rksp.assessment.pipeline import judge
 
-        unknown = self.run.unknown
+        unknown = {
+            name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
+            for name, origin in self.run.origins.items()
+            if origin.kind is OriginKind.UNKNOWN and name in DECISIVE
+        }
         if self.source.missing:
             unknown["model"] = f"the model is not known: {self.source.missing.rstrip('.')}"
         more |= {"classifier": self.classifier, "terms": self.terms, "unknown": unknown}

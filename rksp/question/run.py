@@ -15,7 +15,6 @@ from rksp.ground.flags import field_of
 from rksp.recipe import Recipe
 from rksp.recipe.start import Start, decide_start
 from rksp.recipe_files.said.origin import (
-    DECISIVE,
     Origin,
     OriginKind,
     assumptions,
@@ -29,11 +28,11 @@ if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.documents.finding import Edit, Finding
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
-    from rksp.recipe_files.said.edits import RunText
     from rksp.recipe_files.said.origin import RecipeFile
 
 RUN_SUFFIXES = (".yaml", ".yml", ".toml", ".py", ".ipynb", ".sh", ".bash", ".slurm", ".sbatch")
-_UNUSED = Origin(kind=OriginKind.UNASKED, text="no effect: the model reads images")
+_UNASKED = OriginKind.UNASKED
+_UNUSED = Origin(kind=_UNASKED, text="no effect: the model reads images")
 _DEVICES = (1, 8, 64, 1024)
 _LONG_PHRASES = {"max_steps": "a run of {}"}  # where no list says what the steps are of
 _COMPARED = ("precision", "peft")  # a batch of another size is no contradiction
@@ -191,15 +190,6 @@ class Run:
         """All assumptions in one line."""
         return line_of(assumptions(dict(self.recipe), self.origins))
 
-    @property
-    def unknown(self) -> dict[str, str]:
-        """Field without which there is no answer, and that the file gives → why it is not known."""
-        return {
-            name: f"the {name.replace('_', ' ')} is not known: {origin.text}"
-            for name, origin in self.origins.items()
-            if origin.kind is OriginKind.UNKNOWN and name in DECISIVE
-        }
-
     def alternatives(self) -> list[tuple[str, Recipe]]:
         """Return other recipes that the same input could mean, each with its assumption.
 
@@ -268,7 +258,9 @@ class Run:
             InputError: The run is to start from random weights, and the target holds trained ones.
         """
         source, shown = self.started(source), source.shown
-        found = {n: value for n, value in shown.items() if _is_undecided(n, self.origins.get(n))}
+        # Fields with a default of their own; a batch per device is half decided.
+        own = [n for n, x in self.origins.items() if x.kind is _UNASKED or x.assumes == (n,)]
+        found = {name: value for name, value in shown.items() if name in own}
         notes = [
             f"The module shows {name} {shown[name]}, but the recipe says "
             f"{getattr(self.recipe, name)}; the recipe was judged."
@@ -284,23 +276,19 @@ class Run:
         recipe = Recipe.parse(self.recipe.model_dump(exclude_unset=True) | known)
         return replace(self, recipe=recipe, origins={**self.origins, **told}), source
 
-    def _text(self) -> RunText:
-        from rksp.recipe_files.said.edits import RunText
-
-        known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
-        if not self.named:
-            return RunText(path="", **known)
-        more = {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
-        document = None if self.read_file is None else self.read_file.document
-        return RunText.of(self.named, "" if document is None else document.text, **known, **more)
-
     def written_in(self, report: ScoreReport) -> ScoreReport:
         """Return a report with where each field comes from, and with fixes in the file's words."""
         from rksp.documents.answer import FromEdge
         from rksp.documents.score import OriginReport, UnreadReport
+        from rksp.recipe_files.said.edits import RunText
         from rksp.recipe_files.said.origin import in_full, in_own_words, settings_in
 
-        text = self._text()
+        known: dict[str, Any] = {"recipe": self.recipe, "origins": self.origins}
+        text = RunText(path="", **known)
+        if self.named:
+            document = None if self.read_file is None else self.read_file.document
+            known |= {"keys": self.keys, "trainer": self.trainer, "devices": self.devices}
+            text = RunText.of(self.named, "" if document is None else document.text, **known)
         edit = cache(text.edit)
 
         def edits(finding: Finding) -> list[Edit]:
@@ -420,10 +408,3 @@ def holds_a_run(name: str) -> bool:
 
 def _fields(fields: Mapping[str, object]) -> dict[str, object]:
     return {field_of(Recipe, name): value for name, value in fields.items()}
-
-
-def _is_undecided(name: str, origin: Origin | None) -> bool:
-    """Tell whether a field has a default of its own; a batch per device is half decided."""
-    if origin is None:
-        return False
-    return origin.kind is OriginKind.UNASKED or origin.assumes == (name,)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rksp.documents.answer import CertainFailure, Estimate, Untold
-from rksp.documents.files import FilesReport
-from rksp.documents.score import ScoreReport
+from rksp.documents.score import FilesReport, ScoreReport
 from rksp.ground.text import many, short
 from rksp.question import said as phrases
 from rksp.question.gate import deciding

@@ -24,7 +24,7 @@ KINDS = {
     "confirm": ("rksp.documents.confirm:ConfirmReport", "rksp.report.confirm:blocks"),
     "grid": ("rksp.documents.grid:GridReport", "rksp.report.grid:blocks"),
     "diff": ("rksp.documents.score:DiffReport", "rksp.report.diff:blocks"),
-    "files": ("rksp.documents.files:FilesReport", "rksp.report.files:blocks"),
+    "files": ("rksp.documents.score:FilesReport", "rksp.report.files:blocks"),
     "why": ("rksp.documents.own_runs:RunsReport", "rksp.report.runs:past"),
     "watch": ("rksp.documents.confirm:WatchReport", "rksp.report.runs:watched"),
 }

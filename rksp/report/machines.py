@@ -16,10 +16,9 @@ from xml.etree import ElementTree
 from rksp.checks.registry import CHECKS
 from rksp.documents.answer import FromEdge
 from rksp.documents.confirm import ConfirmReport
-from rksp.documents.files import FileRow, FilesReport
 from rksp.documents.finding import Edit, Finding, Level
 from rksp.documents.grid import FAILED, GridReport, Record
-from rksp.documents.score import ScoreReport
+from rksp.documents.score import FileRow, FilesReport, ScoreReport
 from rksp.grid.table import ANSWERS
 from rksp.ground.files import is_file
 from rksp.ground.model import definite

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
@@ -15,9 +17,12 @@ from typing import TYPE_CHECKING, get_args
 
 from markupsafe import Markup
 
+from rksp.assessment import risk
 from rksp.assessment.risk import choose_model, declared_inputs
+from rksp.classifiers import edge_inputs, lines, rates
 from rksp.classifiers.edge_inputs import MEANINGS, NO_WARMUP, OPTIMIZERS
-from rksp.classifiers.edge_model import load_edge_model
+from rksp.classifiers.edge_model import EdgeEstimate, load_edge_model
+from rksp.documents import terms
 from rksp.documents.verdict import WORST_FIRST
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import flags_of
@@ -84,8 +89,8 @@ def playground(
     settings |= {name: getattr(inputs, name) for name in _OF_MODEL}
     if recipe.learning_rate is None:
         settings["learning_rate"] = float(f"{model.predict(inputs).start_here:.1e}")
-    scripts = (("rksp.classifiers", "edge_model.js"), ("rksp.report", "templates/playground.js"))
-    script = "".join(files(room).joinpath(name).read_text("utf-8") for room, name in scripts)
+    hands = files("rksp.report").joinpath("templates/playground.js")
+    script = formulas() + hands.read_text("utf-8")
     document = {
         "model": asdict(model),
         "facts": {
@@ -118,14 +123,20 @@ def playground(
     )
 
 
+def formulas() -> str:
+    """Return the model of the edge in JavaScript, after the constants of Python that it names."""
+    script = files("rksp.classifiers").joinpath("edge_model.js").read_text("utf-8")
+    modules = (edge_inputs, lines, rates, risk, terms)
+    known = {name.lstrip("_"): value for one in modules for name, value in vars(one).items()}
+    known["TAIL"] = EdgeEstimate.tail
+    named = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", script)) & known.keys()
+    constants = (f"const {name} = {json.dumps(known[name])};\n" for name in sorted(named))
+    return "".join(['"use strict";\n', *constants, script])
+
+
 def _facts(name: str) -> Mapping[str, object]:
     """Return the facts of an optimizer that the columns depend on."""
     spec = optimizer_spec(optimizer_spec(name).counts_as or name)
-    facts = asdict(spec)
-    return {
-        **{key: facts[key] for key in ("is_warmed", "has_memories", "looks_ahead")},
-        "has_scales": spec.has_scales,
-        "is_adam_kin": spec.is_adam_kin,
-        "counts_as": spec.name,
-        "column": name in OPTIMIZERS,
-    }
+    facts = ("has_memories", "looks_ahead", "has_scales", "is_adam_kin")
+    found = {fact: getattr(spec, fact) for fact in facts}
+    return found | {"counts_as": spec.name, "column": name in OPTIMIZERS}

@@ -31,6 +31,7 @@ from rksp.documents.spectrum import (
     Variant,
 )
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.spectra.operators import EigenSystem, eigen_system
 
 if TYPE_CHECKING:  # the annotation must not load the modules that open models
@@ -133,31 +134,10 @@ def _row_bytes(states: Tensor) -> list[bytes]:
     return [row.tobytes() for row in raw]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Subspace:
-    """Leading principal directions of centered states (POD).
-
-    Attributes:
-        basis: `[width, modes]`, orthonormal columns, by falling variance.
-        variances: `[modes]` float64, with divisor states - 1.
-    """
-
-    basis: np.ndarray
-    variances: np.ndarray
-
-    @property
-    def modes(self) -> int:
-        """Number of directions."""
-        return len(self.variances)
-
-    @property
-    def condition(self) -> float:
-        """Largest over smallest kept standard deviation."""
-        return float(np.sqrt(self.variances[0] / self.variances[-1]))
-
-
-def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) -> Subspace | None:
-    """Choose the principal directions to keep; None if the states do not vary.
+def principal_subspace(
+    x: np.ndarray, floor: float, rank: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Choose the principal directions of states to keep (POD); None if the states do not vary.
 
     Args:
         x: Centered states, `[states, width]` float64.
@@ -165,7 +145,8 @@ def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) 
         rank: Keep at most this many directions.
 
     Returns:
-        The subspace.
+        The directions, orthonormal columns `[width, modes]`, and the falling variances along them,
+        `[modes]` with divisor states - 1.
     """
     states, width = x.shape
     if states < 2 or not np.vdot(x, x) > 0.0:
@@ -173,18 +154,16 @@ def principal_subspace(x: np.ndarray, *, floor: float, rank: int | None = None) 
     small = states <= width  # the Gram matrix of states has the same spectrum and is smaller
     matrix = (x @ x.T if small else x.T @ x) / (states - 1)  # numpy computes both with SYRK
     size = len(matrix)
-    if rank is not None and rank < size // 4:
+    if rank < size // 4:
         variances, vectors = eigh(matrix, subset_by_index=[size - rank, size - 1])
     else:
         variances, vectors = np.linalg.eigh(matrix)  # releases the interpreter lock
     variances, vectors = variances[::-1], vectors[:, ::-1]
     keep = int(np.count_nonzero(variances > floor * variances[0]))
-    keep = min(keep, states - 1, width)  # centering costs one direction
-    if rank is not None:
-        keep = min(keep, rank)
+    keep = min(keep, states - 1, width, rank)  # centering costs one direction
     variances, vectors = variances[:keep].copy(), vectors[:, :keep]
     basis = x.T @ vectors / np.sqrt((states - 1) * variances) if small else vectors
-    return Subspace(basis=np.ascontiguousarray(basis), variances=variances)
+    return np.ascontiguousarray(basis), variances
 
 
 def fit(
@@ -267,7 +246,7 @@ def solve(
         return bare
     inputs = states.distinct_inputs
     target = _target_rank(variant, rank, width, inputs)
-    subspace = principal_subspace(states.x, floor=VARIANCE_FLOOR[states.dtype], rank=target)
+    subspace = principal_subspace(states.x, VARIANCE_FLOOR[states.dtype], target)
     if subspace is None:
         few = inputs < 2
         return replace(
@@ -278,11 +257,11 @@ def solve(
     is_reduced = not variant.is_published and rank is None
     bare = replace(
         bare,
-        modes=subspace.modes,
+        modes=len(subspace[1]),
         rank_reduced_from=width if is_reduced and target < width else None,
-        condition=subspace.condition,
+        condition=float(np.sqrt(subspace[1][0] / subspace[1][-1])),
     )
-    measured = _measure(states, variant, subspace, bare)
+    measured = _measure(states, variant, *subspace, bare)
     status, detail = _judge(measured, states, target)
     return replace(measured, status=status, status_detail=detail)
 
@@ -298,25 +277,25 @@ def _target_rank(variant: Variant, rank: int | None, width: int, inputs: int) ->
 def _measure(
     states: DistinctStates,
     variant: Variant,
-    subspace: Subspace,
+    basis: np.ndarray,
+    variances: np.ndarray,
     bare: LayerSpectrum,
 ) -> LayerSpectrum:
     """Compute all numbers; `_judge` decides how far they can be trusted."""
     x, y, n = states.x, states.y, len(states.x) - 1
-    basis, variances, k = subspace.basis, subspace.variances, subspace.modes
     root = np.sqrt(variances)
     scale = np.sqrt(variances + variant.epsilon)
 
     white = x @ (basis / root)
     outputs = y @ (basis / scale)
     cross = outputs.T @ white / n
-    if subspace.condition > _REFINE:
+    if definite(bare.condition) > _REFINE:
         # eigh leaves relative errors of eps * condition^2 in weak variances; one normal equation
         # of the nearly white inputs removes them from the operator.
         cross = np.linalg.solve(white.T @ white / n, cross.T).T
     operator = cross * (scale / root)
     outside = 0.0
-    if k < bare.width:
+    if bare.modes < bare.width:
         outside = _outside(states, basis, white, outputs * scale, cross * scale[:, None])
     outputs -= white @ cross.T
     errors = outputs  # the outputs are not needed again; this saves 12 MB

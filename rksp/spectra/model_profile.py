@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from rksp.documents.shown import Collected
 from rksp.documents.spectrum import VARIANTS, SpectralProfile
 from rksp.ground.errors import InputError
-from rksp.measure.collected import Collected
 
 if TYPE_CHECKING:  # a stored profile is read without torch
     from torch import nn

@@ -171,9 +171,9 @@ class Expected:
         """The newest step."""
         return len(self.losses) - 1
 
-    def smooth(self, end: int | None = None) -> float:
-        """Return the mean of the newest losses, or of those before a step."""
-        part = self.losses[:end][-SMOOTH:]
+    def smooth(self) -> float:
+        """Return the mean of the newest losses."""
+        part = self.losses[-SMOOTH:]
         return sum(part) / len(part)
 
     @property

@@ -74,7 +74,7 @@ def gradient_norms(moment: Moment) -> dict[Tensor, Tensor]:
     """Return the norm of this rank's part of every gradient, float64, computed once per moment."""
     if _NORMS not in moment.shared:
         grads = [p.grad for p in moment.model.parameters() if p.grad is not None]
-        norms = torch.stack(list(_norms(grads))).double() if grads else torch.zeros(0)
+        norms = torch.stack(list(norms_of(grads))).double() if grads else torch.zeros(0)
         for index in (~norms.isfinite()).nonzero().flatten().tolist():
             norms[index] = _held(grads[index]).double().norm()  # a square may overflow float32
         moment.shared[_NORMS] = dict(zip(grads, norms.unbind(), strict=True))
@@ -98,7 +98,7 @@ def sums_of_squares(
     """
     if norms is None:
         flat = [tensor for group in groups for tensor in group]
-        norms = dict(zip(flat, _norms(flat), strict=True))
+        norms = dict(zip(flat, norms_of(flat), strict=True))
     sums: dict[_Kind | None, tuple[list[int], list[Tensor]]] = {}
     for index, group in enumerate(groups):
         for tensor in group:
@@ -118,7 +118,7 @@ def sums_of_squares(
     return reduce(torch.add, totals)
 
 
-def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def norms_of(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Compute Euclidean norms of local parts, at least float32, in one reduction."""
     parts = [_held(tensor) for tensor in tensors]
     kinds = {part.dtype for part in parts}

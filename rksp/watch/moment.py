@@ -9,6 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from rksp.models.anatomy.attention_calls import AttentionTap
+
+Handle = RemovableHandle | AttentionTap  # what acts until it is removed
 
 
 class Phase(StrEnum):

@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.model import definite
@@ -290,13 +291,8 @@ def _multiplies(module: nn.Module, name: str) -> bool:
     return name in stacks and all(p is not None and p.dim() == 3 for p in both)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    parts = value.values() if isinstance(value, dict) else value
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(parts, list | tuple) or isinstance(value, dict):
-        for part in parts:
-            yield from _tensors(part)
+def _tensors(value: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 def _whole(sample: Tensor, size: int, weight: Tensor) -> Tensor:

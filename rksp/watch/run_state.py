@@ -114,7 +114,7 @@ class Checkpoints:
         if self.written is not None or not self._states:
             return
         state = self._states[0]
-        names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         tensors = {f"model.{name}": tensor for name, tensor in state.model.items()}
         for parameter, entries in state.optimizer.items():
             for key, value in entries.items():

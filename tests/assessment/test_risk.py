@@ -10,9 +10,10 @@ from support.edge_cases import inputs
 
 from lab.fit.edge_ladder import LAB
 from lab.ladders.edge_ladders import edge_ladders
-from rksp.assessment.risk import About, Basis, Verdict
+from rksp.assessment.risk import About, Basis
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.documents.terms import Terms
+from rksp.documents.verdict import Verdict
 from rksp.spectra.features import FEATURES, Features, Tier, extract
 
 REAL = inputs(4096, depth=32, vocabulary=32000, batch_tokens=4e6, steps=250_000, warmup_steps=2000)

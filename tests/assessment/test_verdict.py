@@ -117,7 +117,7 @@ def _random_answers(count: int) -> Iterator[tuple[float, FromEdge, Terms]]:
             terms = Terms(fail_on=[str(bar)], risk=risk)
             rate = 10 ** draw.uniform(-6.0, 1.0)
             about = About(learning_rate=rate, steps=steps, tier="config", terms=terms)
-            fields = about.of_estimate(said, rates=())
+            fields = about.of_estimate(said, "cell")
             yield rate, FromEdge(**fields, start_excess=0.0), terms
 
 

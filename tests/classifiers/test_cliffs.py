@@ -12,6 +12,7 @@ import pytest
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.recipe import Recipe
 
 _STEP = 1.02
@@ -62,7 +63,7 @@ def _inputs(model: dict, setting: str, value: float) -> EdgeInputs:
 
 def _rates(inputs: EdgeInputs) -> np.ndarray:
     said = load_edge_model().predict(inputs)
-    return np.log10([said.likely_edge, said.do_not_exceed()])
+    return np.log10([said.likely_edge, said.rate_at(DEFAULT_RISK)])
 
 
 def _steepest(read: Callable[[float], EdgeInputs], values: list[tuple[float, float]]) -> float:

@@ -21,6 +21,7 @@ from lab.ladders.edge_ladders import edge_ladders
 from rksp.classifiers.edge_inputs import EdgeInputs, config_features
 from rksp.classifiers.edge_model import ARTIFACT, EdgeModel, load_edge_model, shifts
 from rksp.classifiers.rates import Lapse, RateDistribution, sharpened
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.ground.errors import ArtifactError
 from rksp.recipe import Recipe
 
@@ -41,7 +42,7 @@ def test_one_in_twenty_edges_lies_below_the_rate_not_to_exceed(model):
     rng = np.random.default_rng(1)
     widths = 2 ** rng.integers(5, 12, size=400)
     edges = 1 + SLOPE * np.log10(widths) + 0.1 * rng.standard_normal(400)
-    ceilings = [math.log10(model.predict(inputs(int(w))).do_not_exceed(0.05)) for w in widths]
+    ceilings = [math.log10(model.predict(inputs(int(w))).rate_at(0.05)) for w in widths]
     assert (edges < ceilings).mean() <= 0.08
 
 
@@ -129,14 +130,14 @@ def test_a_larger_batch_or_a_longer_warmup_lowers_no_rate(field, small, large):
         )
         assert other.start_here >= one.start_here
         assert other.likely_edge >= one.likely_edge
-        assert other.do_not_exceed() >= one.do_not_exceed()
+        assert other.rate_at(DEFAULT_RISK) >= one.rate_at(DEFAULT_RISK)
 
 
 def test_the_rates_are_ordered_and_the_start_costs_least():
     for width, steps in ((64, 200), (512, 1000), (4096, 250_000)):
         read = load_edge_model().predict(inputs(width, steps=steps, warmup_steps=20))
         start = read.start_here
-        assert max(start, read.do_not_exceed()) < read.likely_edge
+        assert max(start, read.rate_at(DEFAULT_RISK)) < read.likely_edge
         assert read.failed(read.likely_edge) == pytest.approx(0.5)
         assert read.failed(read.rate_at(0.2)) == pytest.approx(0.2)
         for factor in (0.1, 0.5, 2, 10):
@@ -383,7 +384,10 @@ def test_masked_text_widens_the_interval_of_long_runs_by_more_than_another_objec
     masked, other = at(100_000, masks=True), at(100_000)
     assert masked.unlike["objective"] == pytest.approx(0.45)
     assert 0 < other.unlike["objective"] < 0.4
-    assert masked.do_not_exceed() / 10**masked.log_edge < other.do_not_exceed() / 10**other.log_edge
+    assert (
+        masked.rate_at(DEFAULT_RISK) / 10**masked.log_edge
+        < other.rate_at(DEFAULT_RISK) / 10**other.log_edge
+    )
     assert "objective" not in at(200, masks=True).unlike  # the lab has such runs
 
 
@@ -403,7 +407,9 @@ def test_a_model_narrower_than_any_run_so_long_has_no_higher_edge_or_rate_and_is
         inputs(width, steps=steps, warmup_steps=100, family="llama")
     )
     assert at(64, 100_000).log_edge == pytest.approx(at(256, 100_000).log_edge)
-    assert at(64, 100_000).do_not_exceed() == pytest.approx(at(256, 100_000).do_not_exceed())
+    assert at(64, 100_000).rate_at(DEFAULT_RISK) == pytest.approx(
+        at(256, 100_000).rate_at(DEFAULT_RISK)
+    )
     assert at(64, 100_000).outside["width"] == pytest.approx(math.log10(4))
     assert at(64, 200).log_edge > at(256, 200).log_edge + 0.1  # the lab has such runs
     assert "width" not in at(64, 200).outside
@@ -415,7 +421,7 @@ def test_another_objective_than_the_next_token_widens_long_runs():
         inputs(768, steps=steps, family="bert", norm="post", predicts_next=causal)
     )
     assert at(100_000, causal=False).edge.spread > at(100_000, causal=True).edge.spread + 0.05
-    below = lambda said: said.do_not_exceed() / said.likely_edge
+    below = lambda said: said.rate_at(DEFAULT_RISK) / said.likely_edge
     assert below(at(100_000, causal=False)) < below(at(100_000, causal=True))
     assert at(200, causal=False).edge.spread == at(200, causal=True).edge.spread
 

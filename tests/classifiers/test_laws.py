@@ -14,6 +14,7 @@ from support.laws import MODELS, inputs
 from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.documents.terms import DEFAULT_RISK
 from rksp.own_runs.offsets import SEED
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
@@ -54,7 +55,7 @@ _LINEAR = ("warmup_share", "adam_beta1", "min_lr_ratio", "adam_beta2")
 def rates(model: EdgeModel, run: EdgeInputs) -> np.ndarray:
     """Return log10 of E and X."""
     said = model.predict(run)
-    return np.log10([said.likely_edge, said.do_not_exceed()])
+    return np.log10([said.likely_edge, said.rate_at(DEFAULT_RISK)])
 
 
 def values(setting: str, count: int, draw: np.random.Generator | None = None) -> list[float]:

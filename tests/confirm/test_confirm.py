@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import left_with
+from support.watching import read_log
 
 from rksp.cli.process import sparse
 from rksp.confirm.confirm import confirm
@@ -22,7 +23,6 @@ from rksp.models.resolve import resolve_tiny
 from rksp.own_runs.outcome import Curves, OutcomePolicy
 from rksp.recipe import Recipe
 from rksp.watch.monitors.base import Alarm, Severity
-from rksp.watch.monitors.sinks import read_log
 
 POLICY = OutcomePolicy()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -177,7 +176,7 @@ def test_the_terminal_shows_it_all(worked):
 def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
     rows = worked[0]
     unsure = [
-        dataclasses.replace(r, result=CellAnswer(verdict="cannot tell", reasons=("odd",)))
+        r.model_copy(update={"result": CellAnswer(verdict="cannot tell", reasons=("odd",))})
         if r.recipe["learning_rate"] == 1e-4 and r.result
         else r
         for r in rows
@@ -197,7 +196,7 @@ def test_what_rksp_cannot_tell_is_not_ranked_by_its_number(worked):
 def test_cells_of_other_batches_are_compared_by_the_text_they_see(worked):
     row = next(r for r in worked[0] if r.result and r.result.expected_excess is not None)
     cells = [
-        dataclasses.replace(row, position=n, recipe=row.recipe | {"batch_size": batch})
+        row.model_copy(update={"position": n, "recipe": row.recipe | {"batch_size": batch}})
         for n, batch in enumerate((8, 256, 32, 256))
     ]
     found = table.records(cells)

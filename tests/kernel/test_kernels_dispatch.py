@@ -7,9 +7,8 @@ import torch
 from support.kernel_cases import states
 
 from rksp.ground.errors import InputError
-from rksp.kernels.dispatch import takes_triton
 from rksp.kernels.newton_schulz import polar_factor
-from rksp.kernels.power_iteration import top_singular
+from rksp.kernels.power_iteration import takes_triton, top_singular
 from rksp.watch.monitors.routers import expert_load, router_entropy
 from rksp.watch.monitors.weights import alignment
 
@@ -24,7 +23,7 @@ def fresh(monkeypatch):
 def test_the_reference_runs_unless_triton_is_asked_for(mode, monkeypatch):
     monkeypatch.setenv("RKSP_KERNELS", mode)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert not takes_triton("top_singular", [states(2, 3)])
+    assert not takes_triton([states(2, 3)])
     assert top_singular([states(2, 3)]).is_finite.all()
 
 
@@ -35,7 +34,7 @@ def test_triton_where_it_cannot_run_is_an_error(monkeypatch):
     with pytest.raises(InputError, match="float64"):
         top_singular([states(2, 3).double()])
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert takes_triton("top_singular", [states(2, 3)])
+    assert takes_triton([states(2, 3)])
 
 
 def test_an_unknown_mode_is_an_error(monkeypatch):

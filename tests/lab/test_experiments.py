@@ -11,7 +11,7 @@ from support.benchmark_scripts import script
 from support.commands import left_with
 
 import rksp.confirm
-from lab.experiments import catalog, cost, run, table_1, tables, trials
+from lab.experiments import catalog, cost, run, tables, trials
 from lab.experiments.__main__ import main
 from lab.experiments.catalog import ENERGY, EXPERIMENTS, KSS_RATES, MAIN_ARMS
 from lab.experiments.profiles import ProfileRow
@@ -156,11 +156,6 @@ def test_plans_are_paired() -> None:
     assert {len(pair) for pair in pairs.values()} == {24}
 
 
-def test_table_1_prints_ours_beside_the_paper_s() -> None:
-    printed = table_1.table({"zoo_no_norm": (0.79, 0.2, 1.1)})
-    assert "| no_norm | 0.79 | 0.80 | 0.20 | 0.19 | 1.10 | 1.11 |" in printed
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -169,7 +164,6 @@ def test_table_1_prints_ours_beside_the_paper_s() -> None:
         (["kss", "--stored", "--folder", "."], "holds no trial"),
         (["cost", "--folder", "."], "has no trials"),
         (["shaping"], "python -m lab run"),
-        (["table-1", "--stored"], "not stored"),
         (["profiles-vit", "--folder", "."], "CIFAR-10's binary version (data_batch_1.bin"),
         (["profiles-gpt2", "--folder", ".", "--data", "no.txt"], "no.txt does not exist"),
         (["kss", "--stored", "--data", "."], "brings its own data"),

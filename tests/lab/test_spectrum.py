@@ -11,23 +11,6 @@ from rksp.cli.explain import shipped_file
 from rksp.report.glossary import find_word
 
 
-def test_rows_resume_and_a_cut_line_is_trained_again(tmp_path, monkeypatch):
-    path, trained = tmp_path / "rows.jsonl", []
-    monkeypatch.setattr(spectrum, "DRAWS", 1)
-
-    def row(spec):
-        trained.append(spec.kind)
-        return {"kind": spec.kind, "draw": spec.draw}
-
-    monkeypatch.setattr(spectrum, "_row", row)
-    path.write_text('{"kind": "pre_ln", "draw": 0}\n{"kind": "rms", "dr')
-    spectrum.train_all(path)
-    assert len(trained) == 15 and "rms" in trained and "pre_ln" not in trained
-    assert len({row["kind"] for row in spectrum.read(path)}) == 16
-    spectrum.train_all(path)
-    assert len(trained) == 15
-
-
 @pytest.mark.parametrize(
     ("edge", "failed", "known"),
     [((0.0316, 0.0562), 5, 9), ((0.1, 0.316), 4, 9), ((1.0, None), 0, 7), (None, 9, 9)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from lab.tasks import tasks
 from lab.tasks.corpora import bpe_tokens, byte_tokens
-from lab.tasks.tasks import TASKS, make_task
+from lab.tasks.tasks import make_task
 from rksp.datasets.probe import digit_images, shakespeare
 from rksp.ground.errors import InputError
 from rksp.kernels.cross_entropy import IGNORED
@@ -214,16 +213,3 @@ def test_a_task_is_made_once_for_the_same_options() -> None:
 def test_an_unknown_task_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"'recal'.*recall"):
         make_task("recal")
-
-
-@pytest.mark.parametrize("name", ["wikitext", "openwebtext"])
-def test_hub_tasks_say_what_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda n, *a: None if n == "datasets" else real(n, *a)
-    )
-    with pytest.raises(InputError, match="pip install datasets") as caught:
-        make_task(name)
-    assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert name in TASKS

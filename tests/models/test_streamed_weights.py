@@ -53,7 +53,7 @@ def test_a_part_of_a_weight_is_that_part_of_the_whole():
     like = model.get_parameter(name)
     assert like.numel() > 40 * PIECE
     part = torch.empty(3000, like.shape[1])
-    for job in reversed(weights.rows(name, 5001, 8001, part)):
+    for job in reversed(weights.jobs(name, part, 5001)):
         job()
     whole = fill(weights, name, like)
     assert torch.equal(part, whole[5001:8001])

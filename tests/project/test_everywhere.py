@@ -93,7 +93,7 @@ def test_hugging_faces_package_is_what_a_bare_name_means(clone):
 
 
 def test_the_checkout_hides_nothing_of_its_neighbours(clone):
-    code = "import rksp.kernels.dispatch, rksp.datasets, rksp.classifiers, rksp.cli; "
+    code = "import rksp.kernels.power_iteration, rksp.datasets, rksp.classifiers, rksp.cli; "
     named = ", ".join(f"rksp.{name}.__file__" for name in PACKAGE_ROOTS[1:])
     files = said("-c", f"{code}print({named})", cwd=clone).split()
     assert [Path(file).parent for file in files] == [clone / name for name in PACKAGE_ROOTS[1:]]
@@ -134,9 +134,14 @@ def test_a_package_elsewhere_is_preferred_and_two_clones_do_not_call_each_other(
 def test_the_key_of_what_is_kept_depends_on_the_package_alone(clone):
     (clone / ".venv").mkdir(exist_ok=True)
     (clone / ".venv" / "other.py").touch()
-    code = "from rksp.assessment.store import _code_files; print(*_code_files())"
-    files = [Path(name).relative_to(clone) for name in said("-c", code, cwd=clone).split()]
-    assert {file.parts[0] for file in files} == {"rksp", "datasets", "kernels"}
+    code = "from rksp.assessment.store import _code; print(_code())"
+    key = said("-c", code, cwd=clone)
+    (clone / ".venv" / "other.py").write_text("more = 1\n")
+    assert said("-c", code, cwd=clone) == key
+    for folder in ("rksp", "datasets", "kernels"):
+        (clone / folder / "other.py").touch()
+        assert said("-c", code, cwd=clone) != key
+        (clone / folder / "other.py").unlink()
 
 
 @pytest.mark.slow

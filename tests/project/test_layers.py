@@ -20,7 +20,7 @@ LAYERS = (
 LAB = (
     "places", "zoo", "tasks", "fit", "fine_tuning_fit", "ladders",
     "post_training", "own_runs", "hub_table", "bench",
-    "gate", "house", "advisories", "forecasts", "commands", "audit", "experiments", "faults",
+    "house", "advisories", "forecasts", "commands", "audit", "experiments", "faults",
     "__main__",
 )  # fmt: skip
 # Inside the ground, in the same way: it is what everything stands on.

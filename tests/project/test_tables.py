@@ -104,7 +104,7 @@ def test_a_misspelt_word_in_the_table_of_families_is_refused(words, said):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('family = "adaptive"', 'family = "adaptve"', 'no word "adaptve"; did you mean "adaptive"'),
+        ('family = "plain"', 'family = "plan"', 'no word "plan"; did you mean "plain"'),
         ("needs_warmup", "need_warmup", 'no field "need_warmup"; did you mean "needs_warmup"'),
         ('make = "muon"', 'make = "moun"', 'no function "moun"; did you mean "muon"'),
         ("passing =", "pasing =", 'rates: no field "pasing"; did you mean "passing"'),

@@ -18,6 +18,7 @@ from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
+from rksp.recipe.start import SCRATCH, decide_start
 
 LLAMA_7B = {
     "model_type": "llama",
@@ -69,6 +70,7 @@ CONTRADICTIONS = {
 
 def _known(recipe, config=None, **more):
     """The evidence before a model is built."""
+    more |= {"start": decide_start(more.get("start", SCRATCH), recipe=recipe)}
     return CheckEvidence(recipe=recipe, config=config, **more)
 
 

@@ -8,8 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-from importlib.resources import files
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,14 +16,15 @@ from support.commands import left_with
 from support.pages import Page, embedded
 
 from lab.fit.artifacts import artifact_json
-from rksp.assessment.risk import beyond, edge_inputs, open_at, rounded_down
+from rksp.assessment.risk import beyond, edge_inputs, open_at
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.documents.terms import DEFAULT_BAR
+from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK
 from rksp.documents.verdict import word_at
-from rksp.ground.text import percent
+from rksp.ground.text import percent, rounded_down
 from rksp.recipe import MuonScale, Recipe, Schedule
 from rksp.recipe.coverage import uncovered
 from rksp.recipe.optimizers.table import OPTIMIZERS
+from rksp.report.playground import formulas
 
 SETTINGS = 1000
 KIND = (
@@ -98,9 +97,9 @@ def _python(run: dict) -> dict:
     shape = {name: run[name] for name in ("width", "depth", "vocabulary", "norm", *KIND)}
     inputs = edge_inputs(Recipe(**fields), **shape)
     said = load_edge_model().predict(inputs)
-    rate, start, ceiling = run["learning_rate"], said.start_here, said.do_not_exceed()
+    rate, start, ceiling = run["learning_rate"], said.start_here, said.rate_at(DEFAULT_RISK)
     failed, (low, high) = said.failed(rate), said.interval(rate)
-    reasons = beyond(said, inputs) or open_at(said, rate)
+    reasons = beyond(said, inputs) or open_at(*said.interval(rate), said.likely_edge)
     return {
         "startHere": start,
         "likelyEdge": said.likely_edge,
@@ -162,8 +161,8 @@ console.log(JSON.stringify(JSON.parse(runs).map((run) => {
 
 
 def _in_node(file, folder, runs: list[dict]) -> list[dict]:
-    script = Path(str(files("rksp.classifiers").joinpath("edge_model.js")))
-    document, asked = folder / "document.json", folder / "runs.json"
+    script, document, asked = (folder / name for name in ("page.js", "document.json", "runs.json"))
+    script.write_text(formulas(), "utf-8")
     document.write_text(embedded(file.read_text("utf-8")), "utf-8")
     asked.write_text(json.dumps(runs), "utf-8")
     command = ["node", "-e", _NODE, *map(str, (script, document, asked))]

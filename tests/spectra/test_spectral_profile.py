@@ -109,10 +109,7 @@ def test_threads_and_limits_are_given_back() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("rksp-spectra")]
 
 
-def test_mixed_variants_and_empty_profiles_are_refused() -> None:
-    x, y = noisy_pair(100, 8, seed=1)
-    with pytest.raises(InputError, match="paper-full-1 as well as rksp-1"):
-        SpectralProfile.of([fit(x, y), fit(x, y, variant=VARIANTS["paper-full-1"])], OURS)
+def test_empty_profiles_are_refused() -> None:
     with pytest.raises(InputError, match="no spectra of blocks"):
         SpectralAccumulator().finish()
     with pytest.raises(InputError, match="workers"):

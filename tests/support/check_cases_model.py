@@ -16,7 +16,7 @@ from support.check_evidence import (
 
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
-from rksp.models.placement import Placement
+from rksp.documents.shown import Placement
 
 
 def growing(factor: float, blocks: int = 8) -> dict[str, object]:

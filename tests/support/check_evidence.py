@@ -15,6 +15,8 @@ from rksp.checks.registry import run_checks
 from rksp.datasets.batch import Batch
 from rksp.documents.finding import Finding, Level
 from rksp.documents.shown import (
+    NO_GRADIENT,
+    NO_PASS,
     AttentionStats,
     BlockStats,
     ForwardStats,
@@ -25,7 +27,7 @@ from rksp.measure.gradient import measure_gradient
 from rksp.measure.snapshots import collect
 from rksp.models.resolve import resolve_tiny
 from rksp.recipe import Recipe
-from rksp.recipe.start import Start
+from rksp.recipe.start import SCRATCH, Start, decide_start
 
 BAD = (Level.ERROR, Level.WARNING)
 
@@ -82,10 +84,12 @@ def healthy(
     **more: object,
 ) -> CheckEvidence:
     """Return a run without findings, some parts replaced; without a forward pass if it is False."""
+    chosen = RECIPE.model_copy(update=recipe or {})
+    more |= {"start": decide_start(more.get("start", SCRATCH), recipe=chosen)}
     return CheckEvidence(
-        recipe=RECIPE.model_copy(update=recipe or {}),
+        recipe=chosen,
         facts=replace(FACTS, **facts or {}),
-        forward=None if forward is False else replace(FORWARD, **forward or {}),
+        forward=NO_PASS if forward is False else replace(FORWARD, **forward or {}),
         gradient=replace(GRADIENT, **gradient or {}),
         config=SimpleNamespace(**config or {}),
         **{"start_here": 1e-3, "do_not_exceed": 2e-3, "likely_edge": 1e-2} | more,
@@ -108,7 +112,7 @@ def measured(
         config=config,
         facts=read_facts(model, seen.chains, seen.width),
         forward=seen.forward,
-        gradient=measure_gradient(model, batch) if respond else None,
+        gradient=measure_gradient(model, batch) if respond else NO_GRADIENT,
     )
 
 

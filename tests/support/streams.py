@@ -7,7 +7,7 @@ from torch import nn
 
 from rksp.datasets.batch import Batch
 from rksp.datasets.probe import make_probe
-from rksp.measure.collected import Collected
+from rksp.documents.shown import Collected
 from rksp.measure.snapshots import collect
 from rksp.models.source import ModelSource
 

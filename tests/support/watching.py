@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from support.tiny_models import loss_of
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Reading
 from rksp.watch.monitors.rules import Rules, replay
+from rksp.watch.monitors.sinks import read_lines, record_of
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.registry import MONITORS
 
@@ -64,3 +66,10 @@ def markdown_table() -> str:
 def noise(count: int, seed: int = 0) -> np.ndarray:
     """Return standard normal samples."""
     return np.random.default_rng(seed).standard_normal(count)
+
+
+def read_log(path: Path) -> tuple[list[Reading], list[Alarm]]:
+    """Return the readings and alarms that `JsonLines` wrote."""
+    records = list(read_lines(path, record_of))
+    readings = [record for record in records if isinstance(record, Reading)]
+    return readings, [record for record in records if isinstance(record, Alarm)]

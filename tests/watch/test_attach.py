@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.places import ROOT
+from support.watching import read_log
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +32,7 @@ from rksp.watch.attach.finder import Finder
 from rksp.watch.attach.log import TRACKERS
 from rksp.watch.attach.options import Watching
 from rksp.watch.attach.session import STOPPED, Session
-from rksp.watch.monitors.sinks import JsonLines, read_log
+from rksp.watch.monitors.sinks import JsonLines
 
 SCRIPTS = ROOT / "tests" / "support" / "attached"
 STEPS = 12

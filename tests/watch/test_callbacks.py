@@ -9,6 +9,7 @@ import lightning
 import pytest
 import torch
 from accelerate import Accelerator
+from support.watching import read_log
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -18,7 +19,7 @@ from rksp.ground.errors import InputError
 from rksp.watch.attach.door import Watched
 from rksp.watch.attach.stepping import unscaled
 from rksp.watch.monitors.rules import replay
-from rksp.watch.monitors.sinks import JsonLines, read_log
+from rksp.watch.monitors.sinks import JsonLines
 from rksp.watch.registry import MONITORS, ON_REQUEST
 
 pytestmark = [

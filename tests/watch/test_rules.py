@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
+from rksp.watch.monitors import rules
 from rksp.watch.monitors.base import NO_RULE, Reading, Rule, Severity
 from rksp.watch.monitors.rules import (
     MAD_EFFICIENCY,
@@ -48,8 +49,7 @@ def _ar(count: int, correlation: float, seed: int) -> np.ndarray:
 
 
 def _fit(samples, **options):
-    numbers = {"floor": 0.0, "layers": 1, "single_z": 6.0, "run_z": 4.0, **options}
-    return fit_baseline(samples, **numbers)
+    return fit_baseline(samples, **{"floor": 0.0, "layers": 1, **options})
 
 
 # the baseline
@@ -159,10 +159,11 @@ def test_a_falling_loss_that_jumps_warns_and_one_that_returns_from_a_dip_does_no
     assert replay(_readings(dipped), _rules(Rule(floor=0.05))) == []
 
 
-def test_flagged_samples_never_enter_the_baseline() -> None:
+def test_flagged_samples_never_enter_the_baseline(monkeypatch) -> None:
     x = _ar(300, 0.0, seed=7)
     x[100::5] = 7.0  # over the bar, never three in a row
-    judge = Judge(_rules(run_length=3, single_z=20.0))
+    monkeypatch.setattr(rules, "SINGLE_Z", 20.0)
+    judge = Judge(_rules())
     for reading in _readings(x):
         assert judge.feed([reading]) == []
     (series,) = judge._quantities["m", "q"].layers.values()

@@ -232,7 +232,7 @@ def test_the_label_of_a_run_without_a_ladder(losses: list[float], expected: Outc
     curves = Curves(
         loss=np.float32(losses), grad_norm=np.ones(len(losses), np.float32), planned_steps=20
     )
-    assert judge_alone(curves, OutcomePolicy()) is expected
+    assert judge_alone(curves) is expected
 
 
 def test_dropout_is_paired_by_the_seed_and_the_global_generator_stays() -> None:

@@ -356,7 +356,7 @@ def test_a_step_without_an_update_changes_nothing():
 
 
 def test_delta_follows_the_rate():
-    clip = StepClip(delta=0.1, follows_rate=True)
+    clip = StepClip(delta=0.1)
     model = small_member()
     rates = [0.5, 1.0, 0.5, 0.1]
     bounds = [

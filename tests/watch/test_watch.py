@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.places import ROOT
-from support.watching import markdown_table
+from support.watching import markdown_table, read_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
@@ -31,7 +31,6 @@ from rksp.watch.monitors.sinks import (
     TensorBoard,
     Trackio,
     WeightsAndBiases,
-    read_log,
     said,
     sentence,
 )

@@ -38,10 +38,8 @@ def as_ladder(ladder: FineTunedLadder) -> FineTuningLadder:
         ladder.spec.id,
         inputs_of(ladder),
         runs,
-        is_nats=True,
         untrained=ladder.before.new,
         width=float(str(ladder.spec.base.shape["hidden_size"])),
-        licence="Apache-2.0",
     )
 
 

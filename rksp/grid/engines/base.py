@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
@@ -25,23 +26,24 @@ class Job(ABC):
     """One group of cells at work.
 
     Attributes:
+        arrived: Events that `poll` has not told yet.
         is_over: `poll` has told how it ended.
     """
 
-    is_over = False
+    def __init__(self, known: Iterable[Event] = ()) -> None:
+        self.arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.is_over = False
+        for event in known:
+            self.arrived.put(event)
 
     def poll(self) -> tuple[list[Event], End | None]:
         """Return the events since the last call, and how the job ended; None while it works."""
         end = self._ended()  # before the events, so that the last ones are not missed
-        events = self._arrived()
+        events = [self.arrived.get_nowait() for _ in range(self.arrived.qsize())]
         if events and events[-1].kind == "end":
             events, end = events[:-1], End()
         self.is_over = end is not None
         return events, end
-
-    @abstractmethod
-    def _arrived(self) -> list[Event]:
-        """Return the events since the last call, without waiting."""
 
     @abstractmethod
     def _ended(self) -> End | None:

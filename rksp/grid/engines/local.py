@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -48,6 +47,7 @@ class LocalEngine:
 
 class _Worker(Job):
     def __init__(self, evaluator: str) -> None:
+        super().__init__()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open while the process lives
         self.process = subprocess.Popen(
             # -P: a file of the working folder must not be imported in place of a package.
@@ -58,13 +58,12 @@ class _Worker(Job):
             text=True,
             env={"OMP_NUM_THREADS": "1"} | os.environ | safe_path(),
         )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         for line in definite(self.process.stdout):
-            self._lines.put(line)
+            self.arrived.put(Event.model_validate_json(line))
 
     def send(self, group: CellGroup) -> None:
         """Write a group to the process."""
@@ -72,10 +71,6 @@ class _Worker(Job):
         with contextlib.suppress(BrokenPipeError):  # it died, which `poll` will notice
             definite(self.process.stdin).write(group.model_dump_json() + "\n")
             definite(self.process.stdin).flush()
-
-    def _arrived(self) -> list[Event]:
-        lines = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
-        return [Event.model_validate_json(line) for line in lines]
 
     def _ended(self) -> End | None:
         code = self.process.poll()

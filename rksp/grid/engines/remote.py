@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import secrets
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,10 @@ class RayEngine:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
-                _knock(address)
+                # Ray itself would retry for minutes.
+                if (match := _ADDRESS.fullmatch(address or "")) is not None:
+                    place = match["host"], int(match["port"])
+                    socket.create_connection(place, timeout=_KNOCK).close()
                 # Ray puts the folder in which it starts first on the path of its workers.
                 empty = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 with contextlib.chdir(self._opened.enter_context(empty)):
@@ -86,13 +88,6 @@ class RayEngine:
         self._opened.close()
 
 
-def _knock(address: str | None) -> None:
-    """Open and close one connection to the address, because Ray itself would retry for minutes."""
-    match = _ADDRESS.fullmatch(address or "")
-    if match is not None:
-        socket.create_connection((match["host"], int(match["port"])), timeout=_KNOCK).close()
-
-
 def _work_in(folder: str, evaluator: str, group: CellGroup) -> Iterator[Event]:
     """Evaluate a group; relative paths start from `folder` if the node has it."""
     with contextlib.suppress(OSError):
@@ -104,8 +99,8 @@ class _RayJob(Job):
     """One group on the cluster, with a thread that waits for its events."""
 
     def __init__(self, ray: Any, stream: Any) -> None:
+        super().__init__()
         self._ray, self._stream = ray, stream
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._end: End | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -113,15 +108,12 @@ class _RayJob(Job):
         errors = self._ray.exceptions
         try:
             for reference in self._stream:
-                self._events.put(self._ray.get(reference))
+                self.arrived.put(self._ray.get(reference))
         except errors.RayTaskError as error:
             self._end = End(failure="error", message=str(error.cause or error).splitlines()[0])
         except errors.RayError as error:  # the worker, its node or its object was lost
             name = type(error).__name__
             self._end = End(failure="killed", message=f"the worker was lost ({name})")
-
-    def _arrived(self) -> list[Event]:
-        return [self._events.get_nowait() for _ in range(self._events.qsize())]
 
     def _ended(self) -> End | None:
         return self._end
@@ -180,21 +172,18 @@ class SlurmEngine:
 
     def submit(self, group: CellGroup) -> Job:
         """Submit a group, without the cells that jobs of an earlier coordinator have answered."""
-        known = self._left_behind({cell.key for cell in group.cells})
+        events = (e for file in sorted(self.folder.glob("events-*.jsonl")) for e in _read(file)[0])
+        wanted = {cell.key for cell in group.cells}
+        known = {e.cell: e for e in events if e.kind == "result" and e.cell in wanted}
         rest = tuple(cell for cell in group.cells if cell.key not in known)
         if not rest:
-            return _Answered(list(known.values()))
+            return _Answered(known.values())
         file = self.folder / f"events-{rest[0].key}-{secrets.token_hex(4)}.jsonl"
         left = group.model_copy(update={"cells": rest})
         submitted = self._executor.submit(write_events, self._evaluator, left, str(file))
-        job = _SlurmJob(submitted, file, list(known.values()), self._patience, self._grace)
+        job = _SlurmJob(submitted, file, known.values(), self._patience, self._grace)
         self._jobs.append(job)
         return job
-
-    def _left_behind(self, wanted: Container[str]) -> dict[str, Event]:
-        """Return the results for these cells in the shared folder, by cell."""
-        events = (e for file in sorted(self.folder.glob("events-*.jsonl")) for e in _read(file)[0])
-        return {e.cell: e for e in events if e.kind == "result" and e.cell and e.cell in wanted}
 
     def close(self) -> None:
         """Cancel the jobs still in the queue, and wait for processes of this machine."""
@@ -226,14 +215,7 @@ def _read(file: Path, start: int = 0) -> tuple[list[Event], int]:
 
 
 class _Answered(Job):
-    """A group whose events have all happened before; later ones of a job follow them."""
-
-    def __init__(self, known: list[Event]) -> None:
-        self._known = known
-
-    def _arrived(self) -> list[Event]:
-        known, self._known = self._known, []
-        return known
+    """A group whose events have all happened before."""
 
     def _ended(self) -> End | None:
         return End()
@@ -242,7 +224,7 @@ class _Answered(Job):
         """Do nothing: nothing runs."""
 
 
-class _SlurmJob(_Answered):
+class _SlurmJob(Job):
     """One group in the queue or at work.
 
     Args:
@@ -254,7 +236,7 @@ class _SlurmJob(_Answered):
     """
 
     def __init__(
-        self, job: Any, file: Path, known: list[Event], patience: float, grace: float
+        self, job: Any, file: Path, known: Iterable[Event], patience: float, grace: float
     ) -> None:
         super().__init__(known)
         self._job, self._file, self._position = job, file, 0
@@ -262,19 +244,18 @@ class _SlurmJob(_Answered):
         self._next_look = time.monotonic() + patience
         self._over_since: float | None = None
 
-    def _arrived(self) -> list[Event]:
-        events, self._position = _read(self._file, self._position)
-        return [*super()._arrived(), *events]
-
     def _ended(self) -> End | None:
+        now = time.monotonic()
         if self._over_since is None:
-            is_due = time.monotonic() > self._next_look
+            is_due = now > self._next_look
             if is_due:
-                self._next_look = time.monotonic() + self._patience
-            if not self._job.done(force_check=is_due):
-                return None
-            self._over_since = time.monotonic()
-        if time.monotonic() - self._over_since < self._grace:
+                self._next_look = now + self._patience
+            if self._job.done(force_check=is_due):
+                self._over_since = now
+        events, self._position = _read(self._file, self._position)
+        for event in events:
+            self.arrived.put(event)
+        if self._over_since is None or now - self._over_since < self._grace:
             return None
         return End(failure="killed", message=f"the job ended early: {self._last_words()}")
 

@@ -23,11 +23,13 @@ _EAGER = "eager_attention_forward"  # transformers' name for unfused attention
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
 _IS_MEASURING: ContextVar[bool] = ContextVar("is_measuring", default=False)
-_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
-_EAGER_ARGUMENTS = {
-    **{name: name for name in ("query", "key", "value")},
-    **{"attention_mask": "mask", "scaling": "scale"},
+# Arguments of fused and of eager attention, in order, by their names in an `AttentionCall`.
+_GIVEN = {"query": "query", "key": "key", "value": "value"}
+_FUSED_GIVEN = {
+    **_GIVEN,
+    **{"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "is_causal", "scale": "scale"},
 }
+_EAGER_GIVEN = {**_GIVEN, "attention_mask": "mask", "scaling": "scale", "softcap": "softcap"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -209,7 +211,7 @@ class AttentionTap(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             return self._inside(func, args, kwargs)
         if func is _FUSED:
-            replaced = self.handle(_call(args, kwargs))
+            replaced = self.handle(_call(_FUSED_GIVEN, args, kwargs))
             return func(*args, **kwargs) if replaced is None else replaced
         return func(*args, **kwargs)
 
@@ -231,7 +233,7 @@ class _Tapped:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         for handle in self.handles:
-            replaced = handle(_call(args, kwargs))
+            replaced = handle(_call(_FUSED_GIVEN, args, kwargs))
             if replaced is not None:
                 return replaced
         return _FUSED(*args, **kwargs)
@@ -279,11 +281,7 @@ class _Watcher(AttentionTap):
         """Wrap transformers' eager attention: observe its arguments instead of its softmax."""
 
         def eager(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            given = dict(zip(_EAGER_ARGUMENTS, args, strict=False)) | kwargs
-            named: dict[str, Any] = {
-                field: given.get(name) for name, field in _EAGER_ARGUMENTS.items()
-            }
-            self.handle(AttentionCall(**named, softcap=kwargs.get("softcap")))
+            self.handle(_call(_EAGER_GIVEN, args, kwargs))
             before, self.is_inside = self.is_inside, True
             try:
                 return original(module, *args, **kwargs)
@@ -317,14 +315,6 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
         yield
 
 
-def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
-    given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-    return AttentionCall(
-        query=given["query"],
-        key=given["key"],
-        value=given["value"],
-        mask=given.get("attn_mask"),
-        is_causal=bool(given.get("is_causal", False)),
-        scale=given.get("scale"),
-        dropout=given.get("dropout_p", 0.0),
-    )
+def _call(fields: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
+    given = dict(zip(fields, args, strict=False)) | kwargs
+    return AttentionCall(**{fields[name]: given[name] for name in given if name in fields})

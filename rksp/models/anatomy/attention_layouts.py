@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -24,8 +24,10 @@ _SEPARATE = (
     ("q", "k", "v"),
 )
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "out", "o", "proj", "wo", "Wo")
+_FUSED = "query_key_value"  # in an order that depends on the kind of the module
 _BLOCKS = ("c_attn", "qkv", "qkv_proj", "Wqkv")  # queries, then keys, then values
 _PER_HEAD = ("GPTNeoX", "Bloom", "Persimmon")  # query, key and value of a head are adjacent
+_MAYBE_ONE = ("Falcon", "GPTBigCode")  # likewise, unless all heads share one key
 _HEAD_DIMS = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
@@ -182,48 +184,34 @@ def _separate(path: str, module: Any) -> _QueryKeyValue | None:
         gate = q.shape[0] // (heads * dim)  # 2 if a head's outputs end in a gate (Qwen3-Next)
         if heads % kv_heads or v.shape[0] % kv_heads or gate not in (1, 2):
             return None
-        per_head: dict[str, Any] = {"groups": heads, "rows": (0, dim)} if gate == 2 else {}
-        return (
-            whole_matrix(q.name, linears[0], heads=heads, **per_head),
-            whole_matrix(k.name, linears[1], heads=kv_heads),
-            whole_matrix(v.name, linears[2], heads=kv_heads),
+        q = (
+            replace(q, heads=heads, groups=heads, stop=dim)
+            if gate == 2
+            else replace(q, heads=heads)
         )
+        return q, replace(k, heads=kv_heads), replace(v, heads=kv_heads)
     return None
 
 
 def _fused(path: str, module: nn.Module) -> _QueryKeyValue | None:
-    if is_linear(linear := getattr(module, "query_key_value", None)):
-        return _query_key_value(_join(path, "query_key_value"), module, linear)
-    for name in _BLOCKS:
-        if is_linear(linear := getattr(module, name, None)):
-            return _in_blocks(_join(path, name), module, linear)
-    return None
-
-
-def _in_blocks(name: str, module: nn.Module, linear: nn.Linear) -> _QueryKeyValue | None:
-    heads = first_positive(int, _HEADS, module)
-    outputs = whole_matrix(name, linear).shape[0]
-    multi_query = bool(getattr(module, "multi_query", False))
-    kv_heads = 1 if multi_query else first_positive(int, _KEY_HEADS, module) or heads
-    if not heads or not kv_heads or heads % kv_heads or outputs % (heads + 2 * kv_heads):
+    names = (name for name in (_FUSED, *_BLOCKS) if is_linear(getattr(module, name, None)))
+    name, heads = next(names, None), first_positive(int, _HEADS, module)
+    if name is None or not heads:
         return None
-    if not multi_query and type(module).__name__.startswith("GPTBigCode"):
-        return _split(name, linear, heads, heads, heads)
-    return _split(name, linear, heads, kv_heads, 1)
-
-
-def _query_key_value(name: str, module: Any, linear: nn.Linear) -> _QueryKeyValue | None:
-    heads, kind = first_positive(int, _HEADS, module), type(module).__name__
-    if not heads:
+    kind, is_multi_query = type(module).__name__, bool(getattr(module, "multi_query", False))
+    kv_heads, groups = first_positive(int, _KEY_HEADS, module) or heads, 1
+    if kind.startswith("Falcon") and getattr(module, "new_decoder_architecture", False):
+        groups = kv_heads
+    elif kind.startswith(_PER_HEAD) or (kind.startswith(_MAYBE_ONE) and not is_multi_query):
+        kv_heads = groups = heads
+    elif name == _FUSED and not kind.startswith(_MAYBE_ONE):
         return None
-    if kind.startswith("Falcon"):
-        if getattr(module, "new_decoder_architecture", False):
-            return _split(name, linear, heads, module.num_kv_heads, module.num_kv_heads)
-        if getattr(module, "multi_query", False):
-            return _split(name, linear, heads, 1, 1)
-    elif not kind.startswith(_PER_HEAD):
+    elif is_multi_query:
+        kv_heads = 1
+    linear, whole = getattr(module, name), _join(path, name)
+    if heads % kv_heads or whole_matrix(whole, linear).shape[0] % (heads + 2 * kv_heads):
         return None
-    return _split(name, linear, heads, heads, heads)
+    return _split(whole, linear, heads, kv_heads, groups)
 
 
 def _split(name: str, linear: nn.Linear, heads: int, kv_heads: int, groups: int) -> _QueryKeyValue:

@@ -104,11 +104,12 @@ def _expert_count(block: nn.Module) -> int:
 
 
 def _is_sigmoid(*places: nn.Module) -> bool:
-    if any(type(place).__name__.startswith(_SIGMOID_TYPES) for place in places):
-        return True
     named = (*places, *(getattr(place, "config", None) for place in places))
-    functions = (getattr(place, "scoring_func", None) for place in named)
-    return any(function == "sigmoid" for function in functions)
+    return any(
+        type(place).__name__.startswith(_SIGMOID_TYPES)
+        or getattr(place, "scoring_func", None) == "sigmoid"
+        for place in named
+    )
 
 
 def _correction(*places: nn.Module) -> Tensor | None:

@@ -8,16 +8,15 @@ a *branch*. So code of any style is read alike: modules, functionals, norms writ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
+from rksp.documents.shown import Placement
 from rksp.ground.model import definite
 from rksp.ground.text import words
 from rksp.models.anatomy.chains import Chain
 from rksp.models.anatomy.graph import ForwardGraph, Node
-from rksp.models.placement import Placement
 
 _SAME = frozenset(
     words(
@@ -48,70 +47,35 @@ _ATTENTION = "_scaled_dot_product"
 _SUM_INPUT = frozenset(words("addmm baddbmm addmv"))  # products that add their first input
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockPlacement:
-    """What one block does.
-
-    Attributes:
-        branches: Number of branches that it adds to the stream.
-        normed: Of them, those that a norm follows before the sum.
-        behind_norms: Of them, those that read the stream through a norm.
-        stream_norms: Norms on the stream itself.
-        norms: All norms in the block but those of queries and keys.
-        centered: Of them, those that take the mean away first.
-        is_parallel: A branch does not read what another adds before it.
-        routes: It chooses among experts.
-        attends, normalizes_qk: There is attention, and its queries and keys are normalized.
-    """
-
-    branches: int
-    normed: int
-    behind_norms: int
-    stream_norms: int
-    norms: int
-    centered: int
-    is_parallel: bool
-    routes: bool
-    attends: bool
-    normalizes_qk: bool
-
-    @property
-    def norm(self) -> Literal["pre", "post", "none"] | None:
-        """Where it normalizes; None where it has norms, but none that is at one of these places."""
-        if self.stream_norms:
-            return "post"
-        if self.behind_norms or self.normed:
-            return "pre"
-        return None if self.norms else "none"
-
-
 def read_placement(graph: ForwardGraph, chains: Sequence[Chain]) -> Placement | None:
     """Read the blocks of all chains off the graph of a pass; None where nothing can be read."""
     ends = [end for chain in chains for end in graph.ends(chain)]
-    read = [_Reading(graph.nodes, *end).placement() for end in ends if end is not None]
-    found = [block for block in read if block is not None]
+    read = [_Block(graph.nodes, *end) for end in ends if end is not None]
+    found = [block for block in read if block.adds_branches]
     if 2 * len(found) < len(ends) or not found:
         return None
     placed = [block.norm for block in found]
     likeliest = max(dict.fromkeys(placed), key=placed.count)
-    attending = [block for block in found if block.attends]
-    branches = sum(block.branches for block in found)
+    attending = [block for block in found if block.attention]
+    branches = [(block, branch) for block in found for branch, _ in block.branches]
+    norms = [(block, norm) for block in found for norm in block.norms]
     return Placement(
         norm=likeliest if 2 * placed.count(likeliest) > len(placed) else None,
-        behind_norm=sum(block.behind_norms for block in found) / branches,
-        branch_norm=sum(block.normed for block in found) / branches,
-        centered=sum(block.centered for block in found) / max(1, sum(b.norms for b in found)),
-        parallel=_mean([block.is_parallel for block in found]),
-        routed=_mean([block.routes for block in found]),
-        qk_norm=_mean([block.normalizes_qk for block in attending]) if attending else None,
+        behind_norm=_share(block.is_behind_norm(branch) for block, branch in branches),
+        branch_norm=_share(block.is_normed(branch) for block, branch in branches),
+        centered=_share(block.is_centered(norm) for block, norm in norms),
+        parallel=_share(block.is_parallel() for block in found),
+        routed=_share(block.routes() for block in found),
+        qk_norm=_share(block.normalizes_qk() for block in attending) if attending else None,
         scales_output=_scales_output(graph.nodes, max(end[1] for end in ends if end is not None)),
         read=len(found),
         blocks=len(ends),
     )
 
 
-def _mean(said: Sequence[bool]) -> float:
-    return sum(said) / len(said)
+def _share(said: Iterable[bool]) -> float:
+    answers = list(said)
+    return sum(answers) / max(1, len(answers))
 
 
 def _scales_output(nodes: Sequence[Node], last: int) -> bool:
@@ -133,7 +97,7 @@ def _scales_output(nodes: Sequence[Node], last: int) -> bool:
     return bool(scaled - capped)
 
 
-class _Reading:
+class _Block:
     """The nodes between the state that enters a block and the one that leaves it."""
 
     def __init__(self, nodes: Sequence[Node], x: int, y: int) -> None:
@@ -148,26 +112,33 @@ class _Reading:
             self._norms[index] = self._normed(index)
             self._light[index] = self._is_light(index)
 
-    def placement(self) -> BlockPlacement | None:
-        """Return what the block does; None if it has no stream or adds no branch."""
-        if not self._light.get(self.y) or not self.branches:
-            return None
-        attention = list(self._attention())
-        qk = {norm for q, k in attention for part in (q, k) for norm in self._norms_of(part)}
-        others = {index for index, of in self._norms.items() if of is not None} - qk
-        return BlockPlacement(
-            branches=len(self.branches),
-            normed=sum(self._is_normed(branch) for branch, _ in self.branches),
-            behind_norms=sum(self._is_behind_norm(branch) for branch, _ in self.branches),
-            stream_norms=sum(self._norms.get(i) is not None for i in self.stream),
-            norms=len(others),
-            centered=sum(map(self._is_centered, others)),
-            is_parallel=self._is_parallel(),
-            routes=any(self.nodes[index].op == "topk" for index in self.derived),
-            attends=bool(attention),
-            normalizes_qk=bool(attention)
-            and all(any(self._norms_of(part)) for pair in attention for part in pair),
-        )
+    @property
+    def adds_branches(self) -> bool:
+        """Whether it has a stream, and adds a branch to it."""
+        return self._light.get(self.y, False) and bool(self.branches)
+
+    @property
+    def norm(self) -> Literal["pre", "post", "none"] | None:
+        """Where it normalizes; None where it has norms, but none that is at one of these places."""
+        if any(self._norms.get(i) is not None for i in self.stream):
+            return "post"
+        if any(self.is_behind_norm(one) or self.is_normed(one) for one, _ in self.branches):
+            return "pre"
+        return None if self.norms else "none"
+
+    @cached_property
+    def norms(self) -> set[int]:
+        """All norms but those of queries and keys."""
+        qk = {norm for pair in self.attention for part in pair for norm in self._norms_of(part)}
+        return {index for index, of in self._norms.items() if of is not None} - qk
+
+    def routes(self) -> bool:
+        """Tell whether it chooses among experts."""
+        return any(self.nodes[index].op == "topk" for index in self.derived)
+
+    def normalizes_qk(self) -> bool:
+        """Tell whether all queries and keys are normalized."""
+        return all(self._norms_of(part) for pair in self.attention for part in pair)
 
     def _inputs(self, index: int) -> list[int]:
         return [i for i in dict.fromkeys(self.nodes[index].inputs) if i in self.derived]
@@ -205,7 +176,7 @@ class _Reading:
         pairs = [given] if node.op != "mul" else [given, given[::-1]]
         return next((a for a, by in pairs if self._is_statistic(a, by, _SIZES)), None)
 
-    def _is_centered(self, norm: int) -> bool:
+    def is_centered(self, norm: int) -> bool:
         if self.nodes[norm].op in _NORMS:
             return "rms" not in self.nodes[norm].op
         here = definite(self._norms[norm])
@@ -243,17 +214,24 @@ class _Reading:
 
     def _entrywise(self, index: int) -> set[int]:
         """Return a node and what it is computed from without a product of matrices."""
-        left, seen = [index], {index}
-        while left:
-            here = left.pop()
-            if here == self.x or self.nodes[here].op in _PRODUCTS:
-                continue
+
+        def is_passed(here: int) -> bool:
             is_sum = self.nodes[here].op in _SUMS and self._main(here) is None
-            if is_sum and here != index:
-                continue
-            new = [i for i in self._inputs(here) if i not in seen]
-            seen.update(new)
-            left += new
+            return not (self._is_end(here) or (is_sum and here != index))
+
+        return self._reached(index, is_passed)
+
+    def _is_end(self, index: int) -> bool:
+        return index == self.x or self.nodes[index].op in _PRODUCTS
+
+    def _reached(self, start: int, is_passed: Callable[[int], bool]) -> set[int]:
+        """Return a node and what it is made from, as far back as nodes are passed."""
+        left, seen = [start], {start}
+        while left:
+            if is_passed(here := left.pop()):
+                new = [i for i in self._inputs(here) if i not in seen]
+                seen.update(new)
+                left += new
         return seen
 
     def _is_light(self, index: int) -> bool:
@@ -310,12 +288,8 @@ class _Reading:
         return parts if len(parts) == 2 and kinds[0] != kinds[1] else [branch]
 
     def _inside(self, branch: int) -> set[int]:
-        left, seen = [branch], {branch}
-        while left:
-            new = [i for i in self._inputs(left.pop()) if i not in seen and not self._light[i]]
-            seen.update(new)
-            left += new
-        return seen
+        found = self._reached(branch, lambda here: here == branch or not self._light[here])
+        return {here for here in found if here == branch or not self._light[here]}
 
     def _mixes(self, branch: int) -> bool:
         for here in self._inside(branch):
@@ -326,10 +300,10 @@ class _Reading:
                 return True
         return False
 
-    def _is_normed(self, branch: int) -> bool:
+    def is_normed(self, branch: int) -> bool:
         return self._norms.get(self._strip(branch)) is not None
 
-    def _is_behind_norm(self, branch: int) -> bool:
+    def is_behind_norm(self, branch: int) -> bool:
         entries = [
             i
             for here in self._inside(branch)
@@ -349,7 +323,7 @@ class _Reading:
             index = below
         return False
 
-    def _is_parallel(self) -> bool:
+    def is_parallel(self) -> bool:
         for place, (late, _) in enumerate(self.branches):
             for early, base in self.branches[place + 1 :]:
                 both = self._mixes(late) != self._mixes(early)
@@ -367,6 +341,11 @@ class _Reading:
                 if self._light[i]:
                     found.add(i)
         return found
+
+    @cached_property
+    def attention(self) -> list[tuple[int, int]]:
+        """The queries and keys of each attention."""
+        return list(self._attention())
 
     def _attention(self) -> Iterator[tuple[int, int]]:
         for index in sorted(self.derived):
@@ -395,12 +374,5 @@ class _Reading:
             index = given[0]
 
     def _norms_of(self, part: int) -> set[int]:
-        left, seen = [part], {part}
-        while left:
-            here = left.pop()
-            if self.nodes[here].op in _PRODUCTS or here == self.x or self._light[here]:
-                continue
-            new = [i for i in self._inputs(here) if i not in seen]
-            seen.update(new)
-            left += new
+        seen = self._reached(part, lambda here: not (self._is_end(here) or self._light[here]))
         return {i for i in seen if self._norms.get(i) is not None and not self._light[i]}

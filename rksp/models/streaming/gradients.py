@@ -75,14 +75,9 @@ class Gradients:
     def fill(self, key: Key, start: int, stop: int, out: Tensor) -> Tensor:
         """Write the rows `start … stop` of a gradient to `out`, which has their shape."""
         parts = self._parts[key]
-        first = True
-        for left, right in parts.products:
-            if first:
-                torch.mm(left[:, start:stop].T, right, out=out)
-                first = False
-            else:
-                out.addmm_(left[:, start:stop].T, right)
-        if first:
+        for place, (left, right) in enumerate(parts.products):
+            out.addmm_(left[:, start:stop].T, right, beta=min(place, 1))  # the first sets it
+        if not parts.products:
             out.zero_()
         if parts.dense is not None:
             out.add_(parts.dense if out.dim() == 0 else parts.dense[start:stop])
@@ -115,7 +110,7 @@ def chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return ranges of rows with about a million entries each; one range for a scalar."""
     if not shape:
         return [(0, 1)]
-    width = max(1, torch.Size(shape[1:]).numel())
+    width = max(1, math.prod(shape[1:]))
     size = max(1, _CHUNK // width)
     return list(pairwise([*range(0, shape[0], size), shape[0]])) if shape[0] else []
 

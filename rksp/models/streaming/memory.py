@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import psutil
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
+from rksp.models.declared import Declared
 from rksp.models.source import ModelSource
 
 Streaming = Literal["auto", "always", "never"]
-STREAMING: tuple[Streaming, ...] = ("auto", "always", "never")
+STREAMING: tuple[Streaming, ...] = get_args(Streaming)
 _COPY = 4  # bytes per parameter of a copy of the weights
 # Copies in memory at once; of the gradient's, one is that of the largest weights alone.
 _COPIES = {"forward": 1, "gradient": 2}
 
 ACTIVATIONS = 4  # outputs of the widest module that are alive at once inside a block
-_WIDTHS = ("hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
 _SHARE = 0.9  # of the free memory, if no limit is given
 # Limit and usage of a container (cgroup 2, cgroup 1), and the name of the usage: file pages do not
 # count, because the system frees them on demand.
@@ -32,36 +32,25 @@ _CONTAINERS = (
 )
 
 
-def check_pass(
-    target: str,
-    config: object,
-    *,
-    tokens: int,
-    limit: int | None = None,
-) -> None:
+def check_pass(source: ModelSource, tokens: int, limit: int | None = None) -> None:
     """Refuse a pass whose inputs alone would fill the memory, before anything is built.
 
     Args:
-        target: Name of the model, for the message.
-        config: The configuration; sizes that it does not name count as zero.
+        source: The model; sizes that its configuration does not name count as zero.
         tokens: Tokens or patches of the whole probe.
         limit: Bytes; default the free memory.
 
     Raises:
         InputError: It does not fit; the message has the prediction and says what to do.
     """
-    of_text = getattr(config, "get_text_config", None)
-    config = of_text() if callable(of_text) else config
-    sizes = {name: getattr(config, name, None) for name in _WIDTHS}
-    widths = [size for size in sizes.values() if isinstance(size, int)]
-    vocabulary = getattr(config, "vocab_size", None)
-    logits = 4 * tokens * vocabulary if isinstance(vocabulary, int) else 0
-    states = 4 * tokens * max(widths, default=0)
+    declared = Declared(source.config)
+    logits = 4 * tokens * (declared.vocabulary or 0)
+    states = 4 * tokens * max(declared.width or 0, declared.inner or 0)
     needed = resident_memory() + logits + logits // 2 + ACTIVATIONS * states
     limit = free_memory() if limit is None else limit
     if needed > limit:
         raise InputError(
-            f"{target} needs {readable(needed)} of memory for a probe of {tokens} tokens "
+            f"{source.target} needs {readable(needed)} of memory for a probe of {tokens} tokens "
             f"({readable(logits)} of it logits), more than {readable(limit)}; use fewer "
             "--snapshots, or raise --max-memory."
         )

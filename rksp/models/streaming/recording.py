@@ -152,7 +152,7 @@ class Filling:
     @property
     def numel(self) -> int:
         """Number of entries."""
-        return torch.Size(self.shape).numel()
+        return math.prod(self.shape)
 
 
 class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped

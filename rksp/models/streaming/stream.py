@@ -32,15 +32,16 @@ from rksp.models.streaming.memory import (
 from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
 from rksp.models.streaming.units import (
     GRAINS,
+    Begin,
     Experts,
     Grain,
     HollowProducts,
-    Read,
     Result,
     Rows,
     Slot,
     SplitProducts,
     Unit,
+    bytes_of,
     hollow,
     is_stack,
     is_tall,
@@ -137,7 +138,7 @@ class Stream:
     @property
     def size(self) -> int:
         """Bytes of all weights."""
-        return sum({slot.name: slot.size for slot in self.slots}.values())
+        return bytes_of(self.slots)
 
     def shape(self, name: str, index: int | None) -> tuple[int, ...]:
         """Return the shape of a weight, or of one expert of a stack."""
@@ -146,14 +147,9 @@ class Stream:
 
     def describe(self) -> str:
         """Describe how the weights were held; the phrase does not depend on the threads."""
-        grains = {
-            "module": "module by module",
-            "block": "block by block",
-            "rest": "block by block, the rest at once",
-        }
         experts = ", experts one by one" if self.stacks else ""
         tall = ", large matrices by rows" if self.tall else ""
-        return f"streamed {grains[self.grain]}{experts}{tall}"
+        return f"streamed {GRAINS[self.grain]}{experts}{tall}"
 
     def divide(self, grain: Grain) -> None:
         """Load the weights of each module that holds some together, or those of whole blocks."""
@@ -222,17 +218,9 @@ class Stream:
             self._tape = None
             self.release()
 
-    def _give_expert(self, slot: Slot, index: int, read: Read) -> Tensor | None:
+    def _give_expert(self, slot: Slot, index: int, begin: Begin) -> Tensor | None:
         """Return the expert from a tape, if there is one."""
-        if self._tape is None:
-            return None
-
-        def begin() -> Callable[[], Tensor]:
-            wait = read(index, index + 1)
-            return lambda: wait()[0]
-
-        expert: Tensor = self._tape.expert(slot, index, begin)
-        return expert
+        return None if self._tape is None else self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, module: nn.Module, args: object, output: object) -> None:
         if self.supply.is_hollow and module is not self.model:
@@ -295,11 +283,8 @@ def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
     limit = free_memory() if stream.max_memory is None else stream.max_memory
-    order, widest, logits = (
-        stream.supply.order,
-        stream.widest * sequences,
-        stream.logits * sequences,
-    )
+    order = stream.supply.order
+    widest, logits = stream.widest * sequences, stream.logits * sequences
     always = sum(unit.size for unit in order if not unit.path) + 2 * _slice_size(stream)
     activations = ACTIVATIONS * widest + min(_SCRATCH * widest, _MOST_SCRATCH) + 3 * logits // 2
     spectra = _PER_STATE * entries * (stream.workers + 1)

@@ -20,7 +20,11 @@ from rksp.models.streaming.recording import PIECE
 
 Begin = Callable[[], Callable[[], Tensor]]  # starts to load a weight; returns the wait function
 Grain = Literal["module", "block", "rest"]
-GRAINS: tuple[Grain, ...] = ("module", "block", "rest")
+GRAINS: dict[Grain, str] = {
+    "module": "module by module",
+    "block": "block by block",
+    "rest": "block by block, the rest at once",
+}
 _HARMLESS = frozenset({"__get__", "size", "dim", "numel", "stride", "element_size"})
 
 
@@ -101,7 +105,7 @@ def units_of(model: nn.Module, slots: list[Slot], grain: Grain) -> tuple[Unit, .
         grouped.setdefault(owner.get(slot.module, slot.module), []).append(slot)
     paths = {module: path for path, module in model.named_modules()}
     return tuple(
-        Unit(path=paths[module], module=module, slots=tuple(own), size=_bytes(own))
+        Unit(path=paths[module], module=module, slots=tuple(own), size=bytes_of(own))
         for module, own in grouped.items()
     )
 
@@ -112,7 +116,8 @@ def _outermost_entries(module: nn.Module) -> list[nn.Module]:
     return [entry for child in module.children() for entry in _outermost_entries(child)]
 
 
-def _bytes(slots: list[Slot]) -> int:
+def bytes_of(slots: list[Slot]) -> int:
+    """Return the bytes of some weights; one that has several places counts once."""
     return sum({slot.name: slot.size for slot in slots}.values())
 
 
@@ -200,8 +205,8 @@ class Experts:
     Args:
         slot: Place of the weight.
         read: See `Read`.
-        give: Returns an expert in place of `read`, or None; called with the slot, its index and
-            `read`.
+        give: Returns an expert if it is to be given in another form; called with the slot, its
+            index and what begins to load it.
         ahead: Tells whether to load the next expert meanwhile, since experts are read in order.
     """
 
@@ -209,31 +214,32 @@ class Experts:
         self,
         slot: Slot,
         read: Read,
-        give: Callable[[Slot, int, Read], Tensor | None],
+        give: Callable[[Slot, int, Begin], Tensor | None],
         ahead: Callable[[], bool],
     ) -> None:
         self.shape, self.dtype = slot.empty.shape, slot.empty.dtype
         self.device = torch.device("cpu")
         self._slot, self._read, self._give, self._ahead = slot, read, give, ahead
-        self._next: tuple[int, Callable[[], Tensor]] | None = None
+        self._coming: dict[int, Callable[[], Tensor]] = {}
 
     def __getitem__(self, index: int | Tensor) -> Tensor:
         index = int(index)
-        given = self._give(self._slot, index, self._read)
+        given = self._give(self._slot, index, partial(self._begin, index))
         if given is not None:
             return given
-        if self._next is not None and self._next[0] == index:
-            wait = self._next[1]
-        else:
-            wait = self._read(index, index + 1)
-        self._next = None
+        wait = self._coming.get(index) or self._begin(index)
+        self.forget()
         if index + 1 < self.shape[0] and self._ahead():
-            self._next = (index + 1, self._read(index + 1, index + 2))
-        return wait()[0]
+            self._coming[index + 1] = self._begin(index + 1)
+        return wait()
+
+    def _begin(self, index: int) -> Callable[[], Tensor]:
+        wait = self._read(index, index + 1)
+        return lambda: wait()[0]
 
     def forget(self) -> None:
         """Drop the expert that is loaded ahead."""
-        self._next = None
+        self._coming.clear()
 
     def __len__(self) -> int:
         return self.shape[0]

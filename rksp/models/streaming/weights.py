@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -31,20 +31,21 @@ from rksp.models.streaming.recording import (
 )
 from rksp.models.streaming.units import Read, Slot, Unit, hollow, run_all
 
+Job = Callable[[], object]
+
 
 class Weights(Protocol):
     """The source of a streamed model's weights."""
 
-    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
-        """Return the jobs that fill `out` `[*shape]` with a weight; they may run in any order."""
-        ...
+    def jobs(self, name: str, out: Tensor, start: int | None = None) -> list[Job]:
+        """Return the jobs that fill `out` with a weight; they may run in any order.
 
-    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
-        """Return the jobs that fill `out` with a range of the weight's first dimension."""
+        With `start`, `out` is as many entries of the weight's first dimension from there on.
+        """
         ...
 
     def can_slice(self, name: str) -> bool:
-        """Tell whether `rows` is cheaper than the whole."""
+        """Tell whether a part is cheaper than the whole."""
         ...
 
 
@@ -63,24 +64,14 @@ class InitialWeights:
         """Tell whether any part of a weight can be drawn alone."""
         return all(step.is_entrywise for step in self.recipes[name].steps)
 
-    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
-        """Return the jobs that fill `out` with a weight."""
+    def jobs(self, name: str, out: Tensor, start: int | None = None) -> list[Job]:
+        """Return the jobs that fill `out` with a weight or some rows of it, one per piece."""
         recipe = self.recipes[name]
-        if self.can_slice(name):
-            return self._pieces(recipe, out.view(-1), 0)
-        return [partial(self._replay, recipe, out)]
-
-    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], object]]:
-        """Return the jobs that fill `out` with some rows of a weight."""
-        recipe = self.recipes[name]
-        width = math.prod(recipe.shape[1:])
-        return self._pieces(recipe, out.view(-1), start * width)
-
-    def _pieces(self, recipe: Filling, flat: Tensor, start: int) -> list[Callable[[], object]]:
-        """Return jobs for the entries `start … start + numel` of a weight, one per piece."""
-        stop = start + flat.numel()
-        numbers = range(start // PIECE, -(-stop // PIECE))
-        return [partial(self._piece, recipe, flat, start, n) for n in numbers]
+        if start is None and not self.can_slice(name):
+            return [partial(self._replay, recipe, out)]
+        first = (start or 0) * math.prod(recipe.shape[1:])
+        numbers = range(first // PIECE, -(-(first + out.numel()) // PIECE))
+        return [partial(self._piece, recipe, out.view(-1), first, n) for n in numbers]
 
     @torch.no_grad()
     def _piece(self, recipe: Filling, flat: Tensor, start: int, number: int) -> None:
@@ -212,15 +203,10 @@ class CheckpointWeights:
             len(keys) == count for keys in source.keys.values()
         )
 
-    def jobs(self, name: str, out: Tensor) -> list[Callable[[], object]]:
-        """Return the jobs that fill a tensor with a weight."""
-        return [lambda: self._fill(name, out, self._value(name))]
-
-    def rows(self, name: str, start: int, stop: int, out: Tensor) -> list[Callable[[], Any]]:
-        """Return the jobs that fill a tensor with some rows of a weight."""
-        return [
-            lambda: self._fill(name, out, self._value(name, slice(start, stop)).reshape(out.shape))
-        ]
+    def jobs(self, name: str, out: Tensor, start: int | None = None) -> list[Job]:
+        """Return the one job that fills a tensor with a weight, or with some rows of it."""
+        rows = None if start is None else slice(start, start + len(out))
+        return [lambda: self._fill(name, out, self._value(name, rows))]
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Fill a model's buffers with the values in the checkpoint."""
@@ -303,23 +289,30 @@ def _natural(key: str) -> list[tuple[int, str]]:
 
 
 _CHUNK = 1 << 20  # entries summed in float32 at once: a relative error of 1e-6
-Jobs = Callable[[str, Tensor], list[Callable[[], object]]]
 
 
 class Loading:
     """Tensors by name, which jobs in a pool fill.
 
     Args:
+        weights: Where they come from.
         shapes: Objects with the shape and dtype of each tensor, by name.
-        jobs: Returns the jobs that fill a tensor.
         pool: Runs the jobs.
+        start: As in `Weights.jobs`.
     """
 
-    def __init__(self, shapes: Mapping[str, Tensor], jobs: Jobs, pool: Executor) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        shapes: Mapping[str, Tensor],
+        pool: Executor,
+        start: int | None = None,
+    ) -> None:
         self._tensors = {n: torch.empty_like(like, device="cpu") for n, like in shapes.items()}
-        self._futures: list[Future[object]] = [
-            pool.submit(job) for name, tensor in self._tensors.items() for job in jobs(name, tensor)
+        jobs = [
+            job for n, tensor in self._tensors.items() for job in weights.jobs(n, tensor, start)
         ]
+        self._futures = [pool.submit(job) for job in jobs]
 
     def wait(self) -> dict[str, Tensor]:
         """Return the filled tensors; raise the error of a failed job."""
@@ -418,7 +411,7 @@ class Supply:
 
     def fetch(self, unit: Unit) -> dict[str, Tensor]:
         """Return the weights of a unit; start loading those of the units after it."""
-        loading = self._coming.pop(unit, None) or self._load(unit)
+        loading = self._coming.pop(unit, None) or self._load(unit.slots)
         self._advance(unit)
         tensors = loading.wait()
         for name, tensor in tensors.items():
@@ -427,20 +420,20 @@ class Supply:
 
     def begin(self, slot: Slot) -> Callable[[], Tensor]:
         """Start to load one whole weight; return the function that waits for it."""
-        loading = Loading({slot.name: slot.empty}, self.weights.jobs, self.loads)
+        loading = self._load([slot])
         return lambda: loading.wait()[slot.name]
 
     def read(self, slot: Slot) -> Read:
         """Return the function that loads parts of a slot's weight."""
 
         def read(start: int, stop: int) -> Callable[[], Tensor]:
-            shape, dtype = (stop - start, *slot.empty.shape[1:]), slot.empty.dtype
-            like = torch.empty(shape, dtype=dtype, device="meta")
+            shape = (stop - start, *slot.empty.shape[1:])
             if self.is_hollow:  # an expert, because tall weights are never read in rehearsal
-                like = torch.empty(shape[1:], dtype=dtype, device="meta")
+                shape = shape[1:]
+            like = torch.empty(shape, dtype=slot.empty.dtype, device="meta")
+            if self.is_hollow:
                 return lambda: hollow(like).unsqueeze(0)
-            jobs = partial(self.weights.rows, slot.name, start, stop)
-            loading = Loading({slot.name: like}, lambda _, out: jobs(out), self.loads)
+            loading = Loading(self.weights, {slot.name: like}, self.loads, start)
 
             def wait() -> Tensor:
                 part = loading.wait()[slot.name]
@@ -451,9 +444,8 @@ class Supply:
 
         return read
 
-    def _load(self, unit: Unit) -> Loading:
-        shapes: dict[str, Tensor] = {slot.name: slot.empty for slot in unit.slots}
-        return Loading(shapes, self.weights.jobs, self.loads)
+    def _load(self, slots: Sequence[Slot]) -> Loading:
+        return Loading(self.weights, {slot.name: slot.empty for slot in slots}, self.loads)
 
     def _advance(self, unit: Unit) -> None:
         """Start loading what comes next, as far as memory is reserved for it."""
@@ -471,7 +463,7 @@ class Supply:
             self._coming.pop(stale).drop()
         for coming in window:
             if coming not in self._coming and coming not in self.held:
-                self._coming[coming] = self._load(coming)
+                self._coming[coming] = self._load(coming.slots)
 
     def rest(self) -> None:
         """Drop what was prepared; the next pass starts anew."""

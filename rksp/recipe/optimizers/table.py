@@ -51,26 +51,25 @@ class OptimizerSpec:
             entries have the same size. `orthogonal`: an orthogonalized momentum, all of whose
             singular values are the same. `layerwise`: scaled to the layer's norm.
         aliases: Parts of the names that trainers give it (`adamw` of `paged_adamw_8bit`), each
-            with what is lost if it is read as this optimizer, or "".
-        follow_adam: Which parameters follow Adam, with its betas and its epsilon.
+            with what is lost if it is read as this optimizer, or ""; by default its name.
+        follow_adam: Which parameters follow Adam, with its betas and its epsilon; of its kin all.
         make: Builds it over a model's trainable parameters. None: rksp knows the recipes of this
             optimizer, but cannot take its steps.
-        stepped_by: Name of the class that takes the steps; empty if it is not one class.
+        stepped_by: Name of the class that takes the steps, as `make` says; empty if none is made.
         rates: Known peak learning rates.
         needs_warmup: False if runs without warm-up succeeded (T5 and PaLM had none with
             Adafactor), or if none is known.
         labelled: Which labelled runs hold it: those of the lab, only public ladders, or none.
         counts_as: The optimizer that stands for it in the labelled runs; empty for itself.
         is_adam_kin: Its edge differs from AdamW's by a fraction of a decade.
-        has_memories: It has the two memories of Adam.
-        is_warmed: A warm-up protects it.
+        has_memories: It has the two memories of Adam, which a warm-up fills.
         looks_ahead: As Nesterov did: the newest gradient weighs more the lower beta1 is.
         has_scales: Its update is scaled in one of the ways of `Recipe.muon_scale`.
         couples_decay: It adds the weight decay to a gradient that it then normalizes.
     """
 
     name: str
-    family: Family
+    family: Family = "adaptive"
     aliases: tuple[tuple[str, str], ...]
     make: Maker | None = None
     follow_adam: Followed = "none"
@@ -81,7 +80,6 @@ class OptimizerSpec:
     counts_as: str = ""
     is_adam_kin: bool = False
     has_memories: bool = False
-    is_warmed: bool = False
     looks_ahead: bool = False
     has_scales: bool = False
     couples_decay: bool = False
@@ -89,11 +87,15 @@ class OptimizerSpec:
 
 def _spec(name: str, row: dict[str, Any]) -> OptimizerSpec:
     where = f"optimizers.toml [{name}]"
-    row = row | dict.fromkeys(row.pop("facts", ()), True)
+    row = {"aliases": {name: ""}, "rates": {}} | row | dict.fromkeys(row.get("facts", ()), True)
+    row.pop("facts", None)
+    if row.get("is_adam_kin"):
+        row.setdefault("follow_adam", "all")
+    if isinstance(made := row.get("make"), dict):
+        row.setdefault("stepped_by", made.get("kind", ""))
     row |= {"make": _function(row["make"], where)} if "make" in row else {}
-    rates = row_of(RateRange, row.pop("rates", {}), where=f"{where} rates")
-    aliases = tuple(row.pop("aliases", {}).items())
-    row |= {"name": name, "rates": rates, "aliases": aliases}
+    rates = row_of(RateRange, row["rates"], where=f"{where} rates")
+    row |= {"name": name, "rates": rates, "aliases": tuple(row["aliases"].items())}
     return row_of(OptimizerSpec, row, where=where)
 
 

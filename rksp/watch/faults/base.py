@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch
 from rksp.recipe import Recipe
-from rksp.watch.moment import Moment
+from rksp.watch.moment import Handle, Moment
 
 
 class Fault:
@@ -42,7 +41,7 @@ class Fault:
             NotCovered: The model has no such place.
         """
 
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+    def arm(self, moment: Moment) -> Sequence[Handle]:
         """Return hooks for this step's forward and backward passes; the loop removes them."""
         return ()
 

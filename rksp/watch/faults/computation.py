@@ -27,7 +27,7 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 from rksp.watch.faults.base import Fault
 from rksp.watch.groups import local, world_size
-from rksp.watch.moment import Moment
+from rksp.watch.moment import Handle, Moment
 
 Bit = Annotated[int, Field(ge=0, lt=64)]
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -184,10 +184,14 @@ def flip_bit(tensor: Tensor, index: int, bit: int) -> None:
             f"A tensor of {tensor.numel()} elements of {bits} bits has no bit {bit} of element "
             f"{index}."
         )
-    place = tensor[np.unravel_index(index, tensor.shape)].view(1)
-    integer = INTEGERS[tensor.element_size()]
-    mask = 1 << bit if bit < bits - 1 else -(1 << bit)
-    place.view(integer).bitwise_xor_(torch.tensor(mask, dtype=integer, device=tensor.device))
+    place = tensor[np.unravel_index(index, tensor.shape)]
+    place.copy_(_flipped(place, bit))
+
+
+def _flipped(numbers: Tensor, bit: int) -> Tensor:
+    mask = 1 << bit if bit < 8 * numbers.element_size() - 1 else -(1 << bit)
+    whole = numbers.contiguous().view(INTEGERS[numbers.element_size()])
+    return whole.bitwise_xor(mask).view(numbers.dtype)
 
 
 class MatmulCorruption(_Struck):
@@ -243,15 +247,13 @@ class MatmulCorruption(_Struck):
 
     def _changed(self, tensor: Tensor) -> Tensor:
         """Return the product with the bit flipped in its column; gradients pass unchanged."""
-        bits = 8 * tensor.element_size()
         mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
-        bit = mantissa + 3 if self.bit is None else min(self.bit, bits - 1)
-        mask = 1 << bit if bit < bits - 1 else -(1 << bit)
+        last = 8 * tensor.element_size() - 1
+        bit = mantissa + 3 if self.bit is None else min(self.bit, last)
         column = int(self._draws[1] * tensor.shape[-1])
-        part = tensor.detach()[..., column : column + 1].contiguous()
-        flipped = part.view(INTEGERS[tensor.element_size()]).bitwise_xor(mask)
+        part = tensor.detach()[..., column : column + 1]
         change = torch.zeros_like(tensor)
-        change[..., column : column + 1] = flipped.view(tensor.dtype) - part
+        change[..., column : column + 1] = _flipped(part, bit) - part
         return tensor + change
 
 
@@ -346,7 +348,7 @@ class LowPrecisionAttention(Fault):
                 f"model uses {written!r}; build it with attn_implementation='sdpa'."
             )
 
-    def arm(self, moment: Moment) -> Sequence[Any]:
+    def arm(self, moment: Moment) -> Sequence[Handle]:
         if moment.step < self.step:
             return ()
         self._calls = 0

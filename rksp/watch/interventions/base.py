@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.option_lines import Options
-from rksp.watch.moment import Moment
+from rksp.watch.moment import Handle, Moment
 from rksp.watch.monitors.base import Alarm
 
 
@@ -81,7 +80,7 @@ class Intervention(Options, ABC):
             NotCovered: The model has no such part.
         """
 
-    def arm(self, moment: Moment) -> Sequence[RemovableHandle]:
+    def arm(self, moment: Moment) -> Sequence[Handle]:
         """Return hooks for this step's forward and backward passes; the loop removes them."""
         return ()
 

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rksp.watch.groups import sums_of_squares
+from rksp.watch.groups import norms_of, sums_of_squares
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 
@@ -26,8 +26,7 @@ def _norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return each gradient's Euclidean norm over all its shards, `[tensors]`, at least float32."""
     if any(isinstance(gradient, DTensor) for gradient in gradients):
         return sums_of_squares([[gradient] for gradient in gradients]).sqrt()
-    wide = torch.float64 if any(g.dtype == torch.float64 for g in gradients) else torch.float32
-    return torch.stack(torch._foreach_norm(list(gradients), 2, dtype=wide))
+    return torch.stack(list(norms_of(gradients)))
 
 
 def _scale_to(gradients: Sequence[Tensor], norm: float, limit: float) -> bool:

@@ -30,6 +30,7 @@ from rksp.watch.interventions.base import Intervention
 from rksp.watch.moment import Moment
 
 _WORST_CONDITION = 1e6  # of the eigenvectors; above it an eigenvalue's gradient is noise
+_LOWER, _UPPER, _TEMPERATURE = 0.90, 1.05, 20.0  # of the published penalty
 _AMPLIFICATION = 100.0  # largest ‖G‖_F over the moduli's gradient; it is 1 for a normal operator
 
 
@@ -122,29 +123,21 @@ def energy_gain(operator: Tensor) -> Tensor:
     return operator.square().sum((-2, -1)) / operator.shape[-1]
 
 
-def excess_energy(operator: Tensor, *, upper: float = 1.05) -> Tensor:
+def excess_energy(operator: Tensor, *, upper: float = _UPPER) -> Tensor:
     """Return relu(‖A‖_F²/r − τ²), `[layers]`; it is zero for layers that amplify no more than τ."""
     return F.relu(energy_gain(operator) - upper**2)
 
 
-def shaping_loss(
-    moduli: Tensor,
-    *,
-    target: float,
-    beta: float = 1.0,
-    temperature: float = 20.0,
-    upper: float = 1.05,
-    lower: float = 0.90,
-) -> Tensor:
+def shaping_loss(moduli: Tensor, *, target: float, beta: float = 1.0) -> Tensor:
     """Return the published penalty on the eigenvalues' moduli `[layers, rank]`, one per layer.
 
-    The penalty is Σ_j σ(T(a_j − τ_u)) softplus(a_j − τ_u)² + β (m − γ)², where m is the soft share
-    of moduli between τ_l and τ_u. The softplus has no temperature, as published: at a = τ_u a mode
-    still costs 0.24. β is not published; rksp uses 1.
+    The penalty is Σ_j σ(20 (a_j − τ_u)) softplus(a_j − τ_u)² + β (m − γ)², where m is the soft
+    share of moduli between τ_l = 0.9 and τ_u = 1.05. The softplus has no temperature, as published:
+    at a = τ_u a mode still costs 0.24. β is not published; rksp uses 1.
     """
-    over = moduli - upper
-    unstable = (torch.sigmoid(temperature * over) * F.softplus(over).square()).sum(-1)
-    inside = torch.sigmoid(temperature * (moduli - lower)) * torch.sigmoid(-temperature * over)
+    over = moduli - _UPPER
+    unstable = (torch.sigmoid(_TEMPERATURE * over) * F.softplus(over).square()).sum(-1)
+    inside = torch.sigmoid(_TEMPERATURE * (moduli - _LOWER)) * torch.sigmoid(-_TEMPERATURE * over)
     return unstable + beta * (inside.mean(-1) - target).square()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -97,7 +97,8 @@ class RateBackoff(Intervention):
         )
 
 
-MIN_SAMPLES = 8
+MIN_SAMPLES, _WINDOW = 8, 64  # norms
+_TOLERANCE = 1e-3  # relative distance of two gradients that count as equal
 
 
 @dataclass(eq=False)
@@ -105,8 +106,8 @@ class RepeatStep(Intervention):
     """Computes a suspicious step again, to tell a hard batch from a device that miscalculated.
 
     A step is suspicious if its gradient norm is above `ratio` times the median of the last
-    `window` ones. Its gradient g is then computed again from the same batches, with the same
-    random numbers, as g'. If ‖g − g'‖ ≤ `tolerance` ‖g'‖ the batch is hard and the step stands. If
+    64. Its gradient g is then computed again from the same batches, with the same
+    random numbers, as g'. If ‖g − g'‖ ≤ 0.001 ‖g'‖ the batch is hard and the step stands. If
     not, the gradient is computed a third time, as g''. Where g' and g'' agree, the defect was
     transient and the step takes g'; where they do not, the step is dropped. Detection by a jump
     and the repetition are those of Altenbernd et al. (2026, arXiv 2604.00726); the constants are
@@ -119,18 +120,14 @@ class RepeatStep(Intervention):
 
     Args:
         ratio: Of the gradient norm to its median.
-        tolerance: Relative distance of two gradients that count as equal.
-        window: Norms that are remembered.
     """
 
     name = "repeat_step"
     ratio: Annotated[float, Field(gt=1)] = 3.0
-    tolerance: PositiveFloat = 1e-3
-    window: Annotated[int, Field(ge=MIN_SAMPLES)] = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._norms: deque[float] = deque(maxlen=self.window)
+        self._norms: deque[float] = deque(maxlen=_WINDOW)
 
     def before_update(self, moment: Moment) -> None:
         """Repeat the step if its gradient norm is suspicious."""
@@ -144,10 +141,10 @@ class RepeatStep(Intervention):
         second = moment.repeat()
         distance, rank = _distance(first, second), -1
         what = "repeated a hard step"
-        if distance > self.tolerance:
-            rank = _culprit(second.moved, self.tolerance)
+        if distance > _TOLERANCE:
+            rank = _culprit(second.moved)
             third = moment.repeat()
-            is_transient = _distance(second.gradients, third) <= self.tolerance
+            is_transient = _distance(second.gradients, third) <= _TOLERANCE
             what = "took the repeated gradient" if is_transient else "dropped the step"
             for p, gradient in zip(params, second.gradients, strict=True):
                 p.grad = gradient if is_transient else None
@@ -166,10 +163,10 @@ def _distance(gradients: Sequence[Tensor], other: Repeat) -> float:
     return ratio if math.isfinite(ratio) else math.inf
 
 
-def _culprit(moved: float, tolerance: float) -> int:
+def _culprit(moved: float) -> int:
     """Return the rank whose own loss moved most between the repetitions; -1 if none did."""
     if world_size() == 1:
         return -1
     own = torch.tensor(moved if math.isfinite(moved) else 1e30, dtype=torch.float64)
     largest, rank = of_all_ranks(own).max(0)
-    return int(rank) if float(largest) > tolerance else -1
+    return int(rank) if float(largest) > _TOLERANCE else -1

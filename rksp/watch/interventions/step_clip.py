@@ -54,13 +54,11 @@ class StepClip(Intervention):
     Args:
         delta: δ at the largest learning rate.
         tokens: Inputs sampled of every matrix.
-        follows_rate: Whether δ falls with the learning rate.
     """
 
     name = "step_clip"
     delta: PositiveFloat = 0.05
     tokens: PositiveInt = 64
-    follows_rate: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,7 +138,7 @@ class StepClip(Intervention):
 
     def _bound(self, moment: Moment) -> float:
         rate = moment.learning_rate
-        if not self.follows_rate or rate is None:
+        if rate is None:
             return self.delta
         self._highest = max(self._highest, rate)
         return self.delta * rate / self._highest if self._highest > 0 else self.delta

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -25,7 +25,7 @@ from rksp.models.anatomy.parts import find_anatomy
 from rksp.models.anatomy.weight_view import Matrix, at_least_float
 from rksp.watch.groups import block_matrices, world_size
 from rksp.watch.interventions.base import Intervention
-from rksp.watch.moment import Moment
+from rksp.watch.moment import Handle, Moment
 from rksp.watch.monitors.base import Alarm
 from rksp.watch.run_state import optimizer_parts
 
@@ -75,11 +75,11 @@ class QKClip(Intervention):
                 reason = f"uses {written!r} attention; build it with attn_implementation='sdpa'"
             raise NotCovered(f"QK-clip scales query and key weights, and this model {reason}.")
 
-    def arm(self, moment: Moment) -> Sequence[Any]:
+    def arm(self, moment: Moment) -> Sequence[Handle]:
         self._largest.clear()
         if moment.step % self.every:
             return ()
-        handles: list[Any] = [AttentionTap(self._look).open()]
+        handles: list[Handle] = [AttentionTap(self._look).open()]
         for layer in self._layers:
             handles.append(layer.module.register_forward_pre_hook(partial(self._enter, layer)))
             handles.append(layer.module.register_forward_hook(self._leave))

@@ -22,44 +22,37 @@ LINE_VARIANCE = 13.4  # of the resistant line a quarter of its length ahead, in 
 SINGLE_TAIL = 1e-5  # false alarms per sample and quantity: 30 quantities give 0.3 in 1,000 steps
 RUN_TAIL = 1e-3  # the same for a sample that must repeat to raise an alarm
 MOST = 25.0  # the largest threshold, however smooth the series is
+WINDOW, RECENT, FEWEST = 128, 8, 8  # samples of a baseline, newest ones that it leaves out, least
+SINGLE_Z, RUN_Z = 6.0, 4.0  # the least thresholds: for one sample, and for samples in a row
+RUN_LENGTH, CRITICAL_LENGTH = 3, 10  # samples in a row of an alarm, and of a critical one
+_CRITICAL_FACTOR = 10.0  # times its threshold: a sample that is critical at once
+_RATIO_Z = 3.0  # spreads away from the median within which no ratio to it counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The numbers of the alarm engine.
+    """The rules of a run's quantities, and what is known of the run.
 
-    A reading is compared with a baseline of its own series: the last `window` samples, without the
-    `recent` newest (fewer while the series is short) and without any that was over the bar. Its z
-    is the distance from their line in units of their spread plus the rule's floor. A sample is
-    *over the bar* at z ≥ `run_z`. An alarm is a warning at z ≥ `single_z` once, or after
-    `run_length` samples over the bar in a row. It is critical after `critical_length` of them,
-    beyond a hard limit, or at once if z or a jump is `critical_factor` times its threshold. A ratio
-    to the median counts only `ratio_z` spreads away from it. Both thresholds grow if samples are
-    few or autocorrelated (`fit_baseline`), so a series of 20 samples can alarm, but
-    only on values beyond its own uncertainty. A smooth series is judged by its jumps too. A sample
-    warns if it is `single_z` times further from the last one than neighbors usually are, and if it
-    is as many jumps, or a z of `run_z`, from the expected value.
-    After an alarm the quantity's baseline is frozen until no layer was over the bar for
-    `run_length` samples.
+    A reading is compared with a baseline of its own series: the last 128 samples, without the 8
+    newest (fewer while the series is short) and without any that was over the bar. Its z is the
+    distance from their line in units of their spread plus the rule's floor. A sample is *over the
+    bar* at z ≥ 4. An alarm is a warning at z ≥ 6 once, or after 3 samples over the bar in a row.
+    It is critical after 10 of them, beyond a hard limit, or at once if z or a jump is 10 times its
+    threshold. A ratio to the median counts only 3 spreads away from it. Both thresholds grow if
+    samples are few or autocorrelated (`fit_baseline`), so a series of 20 samples can alarm, but
+    only on values beyond its own uncertainty. With fewer than 8 only hard limits apply. A smooth
+    series is judged by its jumps too. A sample warns if it is 6 times further from the last one
+    than neighbors usually are, and if it is as many jumps, or a z of 4, from the expected value.
+    After an alarm the quantity's baseline is frozen until no layer was over the bar for 3 samples.
 
     Attributes:
         active: Names of interventions that act in the run; no alarm advises one of them.
         warmup_steps: Steps of the learning-rate warm-up. During it only hard limits apply, and the
             samples enter no baseline.
-        min_samples: With fewer baseline samples only hard limits apply.
         table: The rule of every quantity; a quantity without a rule alarms only if it is not
             finite.
     """
 
-    window: int = 128
-    recent: int = 8
-    min_samples: int = 8
-    single_z: float = 6.0
-    run_z: float = 4.0
-    run_length: int = 3
-    critical_length: int = 10
-    critical_factor: float = 10.0
-    ratio_z: float = 3.0
     warmup_steps: int = 0
     active: frozenset[str] = frozenset()
     table: Mapping[str, Rule] = field(default_factory=lambda: RULES)
@@ -68,11 +61,6 @@ class Rules:
         """Return the rule's advice, or back-off if that is already active; empty if both are."""
         left = (name for name in (rule.advice, _LAST_RESORT) if name not in self.active)
         return next(left, "") if rule.advice else ""
-
-    def severity(self, size: float, threshold: float) -> Severity:
-        """Return the severity of a sample that lies this far beyond its baseline."""
-        is_extreme = size >= self.critical_factor * threshold
-        return Severity.CRITICAL if is_extreme else Severity.WARN
 
 
 def replay(readings: Iterable[Reading], rules: Rules) -> list[Alarm]:
@@ -159,14 +147,12 @@ class Baseline:
         return {"up": up, "down": down, "both": max(up, down)}[direction]
 
 
-def fit_baseline(
-    samples: Sequence[float], *, floor: float, layers: int, single_z: float, run_z: float
-) -> Baseline:
+def fit_baseline(samples: Sequence[float], *, floor: float, layers: int) -> Baseline:
     """Fit a baseline to at least four samples.
 
     The line joins the medians of the first and the last third (Tukey's resistant line). Without it
     a trend would count as spread and as correlation, and would hide a loss that doubles. Thresholds
-    are at least `single_z` and `run_z`. With few samples they are quantiles of Student's t, with
+    are at least `SINGLE_Z` and `RUN_Z`. With few samples they are quantiles of Student's t, with
     the degrees of freedom of a MAD of n' samples, widened by the error of the line. Here n' = n
     (1-ρ²)/(1+ρ²) for the spread and n (1-ρ)/(1+ρ) for the line (AR(1), Bartlett 1946). They are at
     most `MOST`. Tails are divided by the number of layers that are judged together.
@@ -175,8 +161,6 @@ def fit_baseline(
         samples: The past samples, oldest first.
         floor: The smallest change worth an alarm, added to the spread.
         layers: Number of layers that are judged together.
-        single_z: The least threshold for one sample.
-        run_z: The least threshold for samples in a row.
     """
     x = np.asarray(samples, dtype=np.float64)
     n = len(x)
@@ -212,10 +196,10 @@ def fit_baseline(
         # A random walk that covers the trend in n samples takes steps of |slope| √n.
         scale=math.hypot(spread, slope * math.sqrt(n)) + least,
         correlation=correlation,
-        single_z=min(max(single_z, single), MOST),
-        run_z=min(max(run_z, run), MOST),
+        single_z=min(max(SINGLE_Z, single), MOST),
+        run_z=min(max(RUN_Z, run), MOST),
         jump=jumps + least,
-        jump_z=min(max(single_z, leap), MOST),
+        jump_z=min(max(SINGLE_Z, leap), MOST),
     )
 
 
@@ -245,7 +229,7 @@ class _Quantity:
         """Judge the readings of one step; return the alarm if there is one."""
         for reading in readings:
             if reading.layer not in self.layers:
-                self.layers[reading.layer] = _Series(self.rule, self.rules)
+                self.layers[reading.layer] = _Series(self.rule, self.rules.warmup_steps)
         count = len(self.layers)
         found = [self.layers[reading.layer].verdict(reading, count) for reading in readings]
         verdicts = self._patient([verdict for verdict in found if verdict is not None])
@@ -268,13 +252,13 @@ class _Quantity:
         """Open, escalate or close the episode; return an alarm if it opened or escalated."""
         if not verdicts:
             self.over, self.calm = 0, self.calm + 1
-            if self.calm >= self.rules.run_length:
+            if self.calm >= RUN_LENGTH:
                 self.raised = None
             return None
         self.over, self.calm = self.over + 1, 0
         worst = max(verdicts, key=_rank)
         severity, rule = worst.severity, worst.rule
-        lasts = self.over >= self.rules.critical_length and not worst.is_from_start
+        lasts = self.over >= CRITICAL_LENGTH and not worst.is_from_start
         if self.raised is not None and lasts:
             severity, rule = Severity.CRITICAL, f"{rule}, {self.over} samples in a row"
         is_escalation = self.raised is Severity.WARN and severity is Severity.CRITICAL
@@ -300,9 +284,9 @@ class _Quantity:
 class _Series:
     """One layer's samples, in the transform of its rule."""
 
-    def __init__(self, rule: Rule, rules: Rules) -> None:
-        self.rule, self.rules = rule, rules
-        self.samples: deque[float] = deque(maxlen=rules.window + rules.recent)
+    def __init__(self, rule: Rule, warmup_steps: int) -> None:
+        self.rule, self.warmup_steps = rule, warmup_steps
+        self.samples: deque[float] = deque(maxlen=WINDOW + RECENT)
         self.count = 0  # samples kept so far
         self.fitted_at = self.fitted_to = -1  # samples kept at the last fit, and samples used
         self.baseline: Baseline | None = None
@@ -318,12 +302,12 @@ class _Series:
 
     def verdict(self, reading: Reading, layers: int) -> _Verdict | None:
         """Judge one reading; return the worst verdict, or None."""
-        rule, rules, value = self.rule, self.rules, reading.value
+        rule, value = self.rule, reading.value
         if not math.isfinite(value):
             return _Verdict(reading, math.inf, "not finite", severity=Severity.CRITICAL)
         verdicts = list(self._limits(reading))
         self.was_within |= rule.warn is None or not rule.is_beyond(value, rule.warn)
-        if reading.step >= rules.warmup_steps and rule.direction is not None:
+        if reading.step >= self.warmup_steps and rule.direction is not None:
             self._refresh(layers)
             if self.baseline is not None:
                 verdicts += self._statistics(reading, self.baseline)
@@ -351,7 +335,7 @@ class _Series:
             return
 
     def _statistics(self, reading: Reading, baseline: Baseline) -> Iterator[_Verdict]:
-        rule, rules = self.rule, self.rules
+        rule = self.rule
         if rule.harmless is not None and not rule.is_beyond(reading.value, rule.harmless):
             self.run = self.beyond = 0
             return
@@ -366,25 +350,25 @@ class _Series:
             severity = None
             text = f"z {z:.1f} >= {baseline.run_z:.1f} of {baseline.count} samples"
             if z >= baseline.single_z:
-                severity = rules.severity(z, baseline.single_z)
+                severity = _severity(z, baseline.single_z)
                 text = f"z {z:.1f} >= {baseline.single_z:.1f} of {baseline.count} samples"
-            elif self.run >= rules.run_length:
+            elif self.run >= RUN_LENGTH:
                 severity, text = Severity.WARN, f"{text}, {self.run} in a row"
             yield _Verdict(reading, z / baseline.run_z, text, reference, severity)
         leap = 0.0 if self.last is None else baseline.jump_of(x, self.last, direction)
         # A return from a low sample is not an alarm: it must also be far from the expected value.
-        far = max(z / rules.run_z, distance / baseline.jump / baseline.jump_z)
+        far = max(z / RUN_Z, distance / baseline.jump / baseline.jump_z)
         if leap >= baseline.jump_z and far >= 1:
-            severity = rules.severity(min(leap, far * baseline.jump_z), baseline.jump_z)
+            severity = _severity(min(leap, far * baseline.jump_z), baseline.jump_z)
             text = f"leap {leap:.1f} >= {baseline.jump_z:.1f} of {baseline.count} samples"
             yield _Verdict(reading, leap / baseline.jump_z, text, reference, severity)
         if rule.ratio is not None:
             median = rule.restored(baseline.median)
             factor = rule.ratio_to(reading.value, median)
             # A series that often passes the ratio by itself is judged by its spread.
-            is_far = abs(x - baseline.median) >= rules.ratio_z * baseline.spread
+            is_far = abs(x - baseline.median) >= _RATIO_Z * baseline.spread
             self.beyond = self.beyond + 1 if factor > rule.ratio and is_far else 0
-            if self.beyond >= rules.run_length:
+            if self.beyond >= RUN_LENGTH:
                 text = f"beyond {rule.ratio:g} times the median, {self.beyond} in a row"
                 yield _Verdict(reading, factor, text, median, rule.ratio_severity)
 
@@ -394,17 +378,17 @@ class _Series:
         is_due = self.count - self.fitted_at >= max(1, usable // 8)
         if self.fitted_at >= 0 and not is_due:
             return
-        recent = min(self.rules.recent, usable // 4)
-        if usable - recent < self.rules.min_samples:
+        recent = min(RECENT, usable // 4)
+        if usable - recent < FEWEST:
             return
         self.fitted_at, self.fitted_to = self.count, self.count - recent - 1
         self.baseline = fit_baseline(
-            list(self.samples)[: usable - recent][-self.rules.window :],
-            floor=self.rule.floor,
-            layers=layers,
-            single_z=self.rules.single_z,
-            run_z=self.rules.run_z,
+            list(self.samples)[: usable - recent][-WINDOW:], floor=self.rule.floor, layers=layers
         )
+
+
+def _severity(size: float, threshold: float) -> Severity:
+    return Severity.CRITICAL if size >= _CRITICAL_FACTOR * threshold else Severity.WARN
 
 
 def _rank(verdict: _Verdict) -> tuple[int, float]:

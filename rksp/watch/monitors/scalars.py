@@ -267,15 +267,9 @@ class NonFinite(Monitor):
             modules = _not_finite(self._names, self._sums)
         name = "overflowed_gradients" if self._is_half else "non_finite_gradients"
         first, last = "".join(modules[:1]), "".join(gradients[-1:])
-        step = moment.step
-        readings = [
-            self.reading("non_finite_modules", step, float(len(modules)), layer=first),
-            self.reading(name, step, float(len(gradients)), layer=last),
-        ]
-        if moment.loss is not None:
-            loss = self.reading("non_finite_loss", step, float(is_bad_loss), layer=first)
-            readings.insert(0, loss)
-        return readings
+        counts = [("non_finite_loss", int(is_bad_loss), first)] if moment.loss is not None else []
+        counts += [("non_finite_modules", len(modules), first), (name, len(gradients), last)]
+        return [self.reading(n, moment.step, float(count), layer=at) for n, count, at in counts]
 
     def forget(self) -> None:
         self._names: list[str] = []

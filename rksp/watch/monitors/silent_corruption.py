@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -88,9 +88,9 @@ class SilentCorruption(Monitor):
         for path, gains in zip(self._blocks, self._gathered_gains(), strict=True):
             found = self._outlier(path, gains)
             if found is not None:
-                value, rank = found
-                detail: dict[str, Any] = {"layer": path, "rank": float(rank)}
-                readings.append(self.reading("residual_gain_outlier", moment.step, value, **detail))
+                value, rank = found[0], float(found[1])
+                name = "residual_gain_outlier"
+                readings.append(self.reading(name, moment.step, value, layer=path, rank=rank))
         if self._samples % self.checksum_every == 0 and not self._is_sharded:
             readings.append(self._checksums(moment.step))
         self._samples += 1

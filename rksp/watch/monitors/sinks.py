@@ -109,13 +109,6 @@ def read_lines(path: Path, record: Callable[[dict[str, Any]], T]) -> Iterator[T]
             ) from error
 
 
-def read_log(path: str | os.PathLike[str]) -> tuple[list[Reading], list[Alarm]]:
-    """Return the readings and alarms that `JsonLines` wrote; raises as `read_lines`."""
-    records = list(read_lines(Path(path), record_of))
-    readings = [record for record in records if isinstance(record, Reading)]
-    return readings, [record for record in records if isinstance(record, Alarm)]
-
-
 def record_of(line: dict[str, Any]) -> Reading | Alarm:
     """Return the reading or the alarm of a line that `JsonLines` wrote.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -242,7 +242,7 @@ class Watch:
 
         hooks[handle.id] = guarded
 
-    def _without_autocast(self) -> AbstractContextManager[Any]:
+    def _without_autocast(self) -> AbstractContextManager[object]:
         if torch.is_autocast_enabled(self._kind):
             return torch.autocast(self._kind, enabled=False)
         return nullcontext()

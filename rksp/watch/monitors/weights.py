@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from itertools import groupby
+from operator import mul
+from typing import ClassVar, NamedTuple
 
 import torch
 from pydantic import PositiveInt
@@ -304,54 +306,37 @@ class UpdateRMS(Monitor):
         Raises:
             NotCovered: The optimizer keeps no second moment.
         """
-        settings = _adam_settings(moment.optimizer)
-        state: dict[Any, Any] = {}
-        for part in optimizer_parts(moment.optimizer):
-            state |= part.state
-        owners, tensors = [], []
-        for name, params in self.found.items():
-            for p in params:
-                if p in settings and p.grad is not None and "exp_avg_sq" in state.get(p, {}):
-                    owners.append(name)
-                    tensors.append((p, state[p], settings[p]))
-        if not tensors:
+        known, step = _adam_state(moment.optimizer), moment.step
+        owned = [(name, p) for name, params in self.found.items() for p in params if p in known]
+        if not owned:
             return []
-        found = self._measure(tensors)
+        measured = zip(owned, self._measure([(p, known[p]) for _, p in owned]), strict=True)
         readings, shares = [], []
-        for name in dict.fromkeys(owners):
-            rows = [i for i, owner in enumerate(owners) if owner == name]
-            for quantity in ("rms_t", "update_rms"):
-                values = sorted(found[quantity][i] for i in rows)
+        for name, block in groupby(measured, key=lambda one: one[0][0]):
+            rows = [(p.numel(), *row) for (_, p), row in block]
+            sizes, rms, updates, near, alive = zip(*rows, strict=True)
+            for quantity, values in (("rms_t", sorted(rms)), ("update_rms", sorted(updates))):
                 median = values[len(values) // 2]
-                readings.append(
-                    self.reading(quantity, moment.step, values[-1], layer=name, median=median)
-                )
-            sizes = [tensors[i][0].numel() for i in rows]
-            near, alive = (
-                sum(found[part][i] * size for i, size in zip(rows, sizes, strict=True))
-                for part in ("near", "alive")
-            )
-            shares.append(near / max(alive, 1.0))
-            share = near / sum(sizes)
-            readings.append(self.reading("epsilon_share", moment.step, share, layer=name))
-        return [*readings, self.reading("starved_share", moment.step, min(shares))]
+                readings.append(self.reading(quantity, step, values[-1], layer=name, median=median))
+            few, ever = (sum(map(mul, part, sizes)) for part in (near, alive))
+            shares.append(few / max(ever, 1.0))
+            readings.append(self.reading("epsilon_share", step, few / sum(sizes), layer=name))
+        return [*readings, self.reading("starved_share", step, min(shares))]
 
-    def _measure(
-        self, tensors: Sequence[tuple[nn.Parameter, dict[str, Any], tuple[float, float, float]]]
-    ) -> dict[str, list[float]]:
-        """Return `rms_t`, `update_rms` and shares of every tensor, in one pass over all samples.
+    def _measure(self, tensors: Sequence[tuple[nn.Parameter, _Adam]]) -> list[list[float]]:
+        """Return what is read of every tensor, in one pass over all samples.
 
-        `alive` is the share of coordinates that had a gradient, and `near` that of those near ε.
+        That is `rms_t`, `update_rms`, and the shares of coordinates near ε and of those that ever
+        had a gradient.
         """
-        parts = [self._sample(definite(p.grad)) for p, _, _ in tensors]
+        parts = [self._sample(definite(p.grad)) for p, _ in tensors]
         sizes = torch.tensor([len(part) for part in parts])
         owner = torch.repeat_interleave(torch.arange(len(parts)), sizes).to(parts[0].device)
         g = torch.cat(parts)
-        m = torch.cat([self._sample(state["exp_avg"]) for _, state, _ in tensors])
-        v = torch.cat([self._sample(state["exp_avg_sq"]) for _, state, _ in tensors])
+        m = torch.cat([self._sample(adam.mean) for _, adam in tensors])
+        v = torch.cat([self._sample(adam.square) for _, adam in tensors])
         constants = [
-            (1 - beta1 ** float(state["step"]), 1 - beta2 ** float(state["step"]), eps)
-            for _, state, (beta1, beta2, eps) in tensors
+            (*(1 - beta**adam.steps for beta in adam.betas), adam.epsilon) for _, adam in tensors
         ]
         first, second, eps = g.new_tensor(constants)[owner].unbind(-1)
         root = (v / second).sqrt()
@@ -362,8 +347,8 @@ class UpdateRMS(Monitor):
         sums = g.new_zeros(4, len(sizes))
         sums.index_add_(1, owner, torch.stack([ratio, update, near, alive]))
         means = sums / sizes.to(sums).clamp(min=1)
-        rows = torch.cat([means[:2].sqrt(), means[2:]]).tolist()
-        return dict(zip(("rms_t", "update_rms", "near", "alive"), rows, strict=True))
+        rows: list[list[float]] = torch.cat([means[:2].sqrt(), means[2:]]).T.tolist()
+        return rows
 
     def _sample(self, tensor: Tensor) -> Tensor:
         flat = local(tensor).flatten()
@@ -374,18 +359,31 @@ class UpdateRMS(Monitor):
         return flat[::stride].float()
 
 
-def _adam_settings(optimizer: Optimizer | None) -> dict[nn.Parameter, tuple[float, float, float]]:
-    """Return (β1, β2, ε) of every parameter that an Adam-like optimizer updates."""
-    groups = [] if optimizer is None else optimizer.param_groups
-    settings = {
-        p: (*group["betas"], group["eps"])
-        for group in groups
+class _Adam(NamedTuple):
+    """What an Adam-like optimizer knows of a parameter."""
+
+    mean: Tensor
+    square: Tensor
+    steps: float
+    betas: Sequence[float]
+    epsilon: float
+
+
+def _adam_state(optimizer: Optimizer | None) -> dict[nn.Parameter, _Adam]:
+    groups = [
+        (part, group)
+        for part in optimizer_parts(optimizer)
+        for group in part.param_groups
         if len(group.get("betas", ())) == 2 and "eps" in group
-        for p in group["params"]
-    }
-    if not settings:
+    ]
+    if not groups:
         raise NotCovered("the optimizer keeps no second moment that rksp can read")
-    return settings
+    return {
+        p: _Adam(of["exp_avg"], of["exp_avg_sq"], float(of["step"]), group["betas"], group["eps"])
+        for part, group in groups
+        for p in group["params"]
+        if p.grad is not None and "exp_avg_sq" in (of := part.state.get(p, {}))
+    }
 
 
 _MOST_TOKENS = 4096  # of the first micro-batch, evenly chosen

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from rksp.datasets.batch import Batch, task_loss
 from rksp.ground.errors import InputError
@@ -26,7 +27,7 @@ from rksp.recipe.optimizers.table import make_optimizer
 from rksp.watch.faults.base import Fault
 from rksp.watch.groups import mean_over_ranks, world_size
 from rksp.watch.interventions.base import Action, Intervention
-from rksp.watch.moment import Moment, Repeat
+from rksp.watch.moment import Handle, Moment, Repeat
 from rksp.watch.monitors.base import Alarm, Reading, Severity
 from rksp.watch.monitors.watch import Watch
 from rksp.watch.run_state import Checkpoints
@@ -160,7 +161,7 @@ class Beside:
         self._started = 0.0
         self._alarms: list[Alarm] = []
         self._heeded = [0] * len(self.interventions)  # number of known actions of each
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[Handle] = []
 
     @property
     def rate_scale(self) -> float:
@@ -338,17 +339,15 @@ def gradient_norm(params: Sequence[Tensor]) -> float:
 
     It is infinite only if a gradient is: where squares overflow float32, it is computed in float64.
     """
-    grads = [p.grad for p in params if p.grad is not None]
-    if not grads:  # an intervention dropped the step
-        return 0.0
-    norm = _total(torch._foreach_norm(grads))
-    return norm if math.isfinite(norm) else _total([grad.double().norm() for grad in grads])
+    grads = [p.grad for p in params if p.grad is not None]  # an intervention may drop all
+    norm = _total(grads)
+    return norm if math.isfinite(norm) else _total([grad.double() for grad in grads])
 
 
-def _total(norms: Sequence[Tensor]) -> float:
-    norm = torch.stack(list(norms)).norm()
+def _total(gradients: Sequence[Tensor]) -> float:
+    norm = get_total_norm(gradients)
     # float() of a sharded norm would silently give the norm of the local shard.
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def _clip(params: Sequence[Tensor], norm: float, recipe: Recipe) -> None:
@@ -455,7 +454,7 @@ def run(
         beside.close()
     return RunRecord(
         curves=curves,
-        outcome=judge_alone(without(curves, beside.undone), OutcomePolicy()),
+        outcome=judge_alone(without(curves, beside.undone)),
         readings=tuple(beside.watch.readings),
         alarms=tuple(beside.watch.alarms),
         actions=tuple(a for i in interventions for a in i.actions),
@@ -469,7 +468,7 @@ def run(
     )
 
 
-def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
+def judge_alone(curves: Curves) -> Outcome:
     """Label a run by its own curve, without a ladder.
 
     The label is *diverged* as published; *failed* if a spike never came back, or if the final loss
@@ -477,6 +476,7 @@ def judge_alone(curves: Curves, policy: OutcomePolicy) -> Outcome:
     is not a failure, since slow runs show it too. Only a ladder can tell that a run is worse than
     another.
     """
+    policy = OutcomePolicy()
     if policy.has_diverged(curves):
         return Outcome.DIVERGED
     spiked, lost = policy.spike(curves)
