@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -281,7 +280,7 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
             return document, ()
         raise
     if file is None:
-        has_settings = is_one and _RATE.search(" ".join(document.leaves())) is not None
+        has_settings = is_one and by_name.gives_rate(document)
         if not has_settings and document.program.startswith(_OF_FILES):
             raise InputError(
                 f"{document.path} starts {document.program} with {document.file}, which is not "
@@ -304,7 +303,6 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
     return both, (f"Read from {document.file}, which {whose}{document.path} {verb}.",)
 
 
-_RATE = re.compile(r"learning_rate|(^|[. ])lr\b")
 _OF_FILES = ("llamafactory-cli", "trl ", "swift ", "axolotl", "tune ", "litgpt ")
 
 
