@@ -66,8 +66,8 @@ A table of `keys.toml` has the trainer's names and defaults:
 - `marks`: alternatives that identify a file (`table/reader.py`, `Marks`).
 - `steps`, in order, so that later ones may use what earlier ones set. Each is one of
   - `{{ FIELD = "KEYS", as = CONVERTER, default = VALUE, text = "WHY" }}`: a field of the recipe,
-    from the first of these keys that has a value. The converter is one of `table/convert.py` or of the
-    reader's module, or a table from words of the file to rksp's; without it the field's usual one.
+    from the first of these keys that has a value. The converter is one of `table/convert.py` or of
+    the reader's module, or a table from words of the file to rksp's, else the field's usual one.
     The default is the trainer's: `"off"` is none, and `"NAME()"` is computed by a function. With
     `by = "FIELD"` and `where = {{ WORD = VALUE }}` it depends on another field.
   - `{{ STEP = "KEYS", SETTING = … }}`: what sets several fields, a function of `table/convert.py`.
@@ -88,10 +88,10 @@ A table of `keys.toml` has the trainer's names and defaults:
 with different values count as none. Under `spoken` are words of a key, one of each group, that
 speaks of a field where none of its names is known: the field is then unknown, and no default stands
 for it. Each sign of `objective` has the objectives that it allows, the likeliest first; what all
-signs allow is the objective. `words` of a value decide, else it is enough that the key has a value that is not
-off. What only weak signs show is unknown, unless the run's name for itself, under `called`, chooses
-among it; where that name has a word of `against`, and none of `for`, text is not what the run is
-known to be trained on.
+signs allow is the objective. `words` of a value decide, else it is enough that the key has a value
+that is not off. What only weak signs show is unknown, unless the run's name for itself, under
+`called`, chooses among it; where that name has a word of `against`, and none of `for`, text is not
+what the run is known to be trained on.
 
 ## Readers
 
