@@ -210,7 +210,8 @@ def _composer_model(draft: Draft) -> None:
     base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
-        draft.put("objective", "mlm", name)
+        labels = draft.number("model.num_labels")
+        draft.put("objective", "mlm" if labels is None else "classification", labels or name)
     stated = draft.mapping("model.model_config")
     settings = {key: stated.get(key) for key in _BERT}
     if base is not None and starts is not None and starts.value is True:
