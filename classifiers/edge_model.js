@@ -34,16 +34,10 @@ const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.
 const clip = (value, low, high) => Math.min(high, Math.max(low, value));
 
 function interpolate(x, knots, values) {
-  const last = knots.length - 1;
-  if (x <= knots[0]) return values[0];
-  if (x >= knots[last]) return values[last];
-  let left = 0;
-  for (let right = last; right - left > 1; ) {
-    const middle = (left + right) >> 1;
-    if (knots[middle] <= x) left = middle;
-    else right = middle;
-  }
-  const slope = (values[left + 1] - values[left]) / (knots[left + 1] - knots[left]);
+  const right = knots.findIndex((knot) => knot > x);
+  if (right <= 0) return values.at(right);
+  const left = right - 1;
+  const slope = (values[right] - values[left]) / (knots[right] - knots[left]);
   return values[left] + slope * (x - knots[left]);
 }
 
@@ -218,8 +212,7 @@ function rateMixture(location, within, between, weights) {
   return {
     location,
     within,
-    parts,
-    weights,
+    average,
     below: (log) => average((part) => cdf((log - location) / part.spread)),
     quantile: (share) => solve(share, (part) => part.spread),
     source: (share) => solve(share, (part) => Math.max(part.between, 1e-9)),
@@ -275,23 +268,11 @@ function predict(model, run, facts) {
   const edge = around(lineAt(model.edge, features), "edge");
   const best = around(lineAt(model.best, features), "best");
   const [below, above] = [blend((h) => h.below), blend((h) => h.above)];
+  const lost = (off, spread, curve) =>
+    mean(QUANTILES.map((q) => interpolate(off - spread * q, model.knots, curve)));
   const excess = (log) =>
-    [[best, below], [edge, above]].reduce(
-      (sum, [of, curve]) =>
-        sum +
-        of.parts.reduce(
-          (lost, part, i) =>
-            lost +
-            of.weights[i] *
-              mean(
-                QUANTILES.map((q) =>
-                  interpolate(log - of.location - part.spread * q, model.knots, curve),
-                ),
-              ),
-          0,
-        ),
-      0,
-    );
+    best.average((part) => lost(log - best.location, part.spread, below)) +
+    edge.average((part) => lost(log - edge.location, part.spread, above));
   const lapsing = (chance, share) => share + (1 - 2 * share) * chance;
   const sharpness = isUsual(run, facts.optimizers) ? model.sharpness : 1;
   const failed = (rate) =>

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -186,14 +187,8 @@ def _form(path: Path, names: Sequence[str]) -> tuple[Form, list[str]]:
 
 
 def _within(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    size = 0
-    kept: list[dict[str, object]] = []
-    for row in rows:
-        size += len(str(row))
-        if kept and size > _MOST_CHARACTERS:
-            break
-        kept.append(row)
-    return kept
+    sizes = list(accumulate(len(str(row)) for row in rows))
+    return rows[: max(1, bisect_right(sizes, _MOST_CHARACTERS))]
 
 
 def _label(path: Path, value: object) -> int | str:

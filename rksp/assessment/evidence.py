@@ -94,11 +94,6 @@ class Evidence:
         """What the checks read off the model."""
         return None if self.measurement is None else self.measurement.facts
 
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the weights that are measured are loaded and dropped as they are used."""
-        return self.built is not None and self.built.stream is not None
-
     def start_of(self, recipe: Recipe) -> Start:
         """Return how a run with this recipe starts; a module that predicts well was trained."""
         start = self.source.start

@@ -14,25 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
 from rksp.assessment.levers import applied_in, levers_of
-from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs, shown_beside
+from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import EdgePredictor, Remembered, load_edge_model
+from rksp.documents import score as documents
 from rksp.documents.answer import Answer, FromPublished
 from rksp.documents.finding import Finding
 from rksp.documents.options import MeasureOptions
-from rksp.documents.score import (
-    AlternativeReport,
-    ConfiguredReport,
-    ForwardReport,
-    LayerReport,
-    NotRunReport,
-    ScoredTarget,
-    ScoreReport,
-    SeedReport,
-    SpectraReport,
-)
 from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile
 from rksp.documents.spectrum import SpectralProfile
 from rksp.documents.terms import Terms
@@ -42,7 +32,7 @@ from rksp.ground.model import definite
 from rksp.ground.versions import version
 from rksp.models.declared import Declared
 from rksp.models.type_table import TableConfig, common
-from rksp.recipe import Recipe
+from rksp.recipe import USUAL_RANK, Recipe
 from rksp.recipe.coverage import untuned
 from rksp.spectra.features import UNMEASURED, Tier, extract
 
@@ -151,10 +141,10 @@ class Evaluation:
     profile: Profile | None
     gradient: GradientProfile | None
     risk: Answer
-    alternatives: tuple[AlternativeReport, ...] = ()
-    configured: ConfiguredReport | None = None
+    alternatives: tuple[documents.AlternativeReport, ...] = ()
+    configured: documents.ConfiguredReport | None = None
     findings: tuple[Finding, ...] = ()
-    not_run: tuple[NotRunReport, ...] = ()
+    not_run: tuple[documents.NotRunReport, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -218,19 +208,22 @@ def judge(
     gradient, start = gradient_of(evidence, plan, progress), evidence.start_of(plan)
     answer = partial(_answer, rate, classifier=classifier, terms=terms or Terms(), unknown=unknown)
     configured = None
-    others: tuple[AlternativeReport, ...] = ()
+    others: tuple[documents.AlternativeReport, ...] = ()
     if with_details and evidence.measurement is not None and evidence.source.config is not None:
         bare = replace(evidence, tier=Tier.CONFIG, measurement=None, built=None, gradients={})
         with suppress(ArtifactError, NotCovered):
-            configured = ConfiguredReport.of(answer(plan, bare))
+            configured = documents.ConfiguredReport.of(answer(plan, bare))
     assessment: Answer
     try:
         detail: Detail = "page" if with_details else "cell"
         assessment = answer(plan, evidence, gradient, rates=rates, detail=detail)
-        beside = () if start.is_scratch or rate is not None else shown_beside(plan)
+        beside = list(alternatives)
+        if not start.is_scratch and rate is None and plan.peft == "none":
+            lora = plan.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})
+            beside.append((documents.ADAPTERS_BESIDE, lora))
         others = tuple(
-            AlternativeReport.of(answer(other, evidence, gradient), assumption=text)
-            for text, other in (*alternatives, *beside)
+            documents.AlternativeReport.of(answer(other, evidence, gradient), assumption=text)
+            for text, other in beside
         )
     except (ArtifactError, NotCovered) as error:
         about = About(steps=plan.max_steps, tier=evidence.tier, terms=terms or Terms())
@@ -377,14 +370,14 @@ def _tuning_doubts(evidence: Evidence, recipe: Recipe) -> list[str]:
     return doubts
 
 
-def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreReport:
+def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> documents.ScoreReport:
     """Make the report of one or more seeds of a target and recipe, with finite numbers only."""
     first = evaluations[0]
     verdicts = [evaluation.risk.verdict.value for evaluation in evaluations]
     risk_verdict = prevailing(verdicts)
     decides = evaluations[verdicts.index(risk_verdict)]
     seeds = [_seed(evaluation) for evaluation in evaluations]
-    return ScoreReport(
+    return documents.ScoreReport(
         target=_target(first),
         recipe=recipe,
         verdict=combined(risk_verdict, decides.findings),
@@ -402,18 +395,18 @@ def score_report(recipe: Recipe, evaluations: Sequence[Evaluation]) -> ScoreRepo
     ).finite()
 
 
-def _target(first: Evaluation) -> ScoredTarget:
+def _target(first: Evaluation) -> documents.ScoredTarget:
     source = first.source
     names = {"name": source.target, "model_type": getattr(source.config, "model_type", None)}
     if (seen := first.measurement) is not None:
         profile = definite(first.profile)
         notes = [*source.notes, *profile.notes]
         sizes = {"parameters": source.num_parameters, "blocks": profile.chains}
-        return ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
+        return documents.ScoredTarget.of(source, profile, seen, **names, **sizes, notes=notes)
     said = Declared(source.config, source.task)
     shape = said.shape
     computed = None if shape is None else round(shape.parameters)
-    return ScoredTarget.of(
+    return documents.ScoredTarget.of(
         source,
         **names,
         parameters=source.num_parameters or computed,
@@ -445,23 +438,24 @@ def prevailing(verdicts: Sequence[str]) -> str:
     return worst(*statistics.multimode(verdicts))
 
 
-def _seed(evaluation: Evaluation) -> SeedReport:
+def _seed(evaluation: Evaluation) -> documents.SeedReport:
     """Report one seed; a block's scales come from the forward pass, the rest from its spectrum."""
     seen = evaluation.profile
     spectra = SpectralProfile(variant="none", reason=NOTHING_RAN) if seen is None else seen.spectra
     forward = ForwardStats(not_measured=_NOTHING) if seen is None else seen.forward
     scales = {block.name: block for block in forward.blocks}
     layers = [
-        LayerReport.of(layer, scales[layer.name], rank=layer.modes) for layer in spectra.layers
+        documents.LayerReport.of(layer, scales[layer.name], rank=layer.modes)
+        for layer in spectra.layers
     ]
-    return SeedReport.of(
+    return documents.SeedReport.of(
         evaluation,
-        spectra=SpectraReport.of(spectra, layers=layers),
-        forward=ForwardReport.of(forward),
+        spectra=documents.SpectraReport.of(spectra, layers=layers),
+        forward=documents.ForwardReport.of(forward),
     )
 
 
-def _spread(seeds: Sequence[SeedReport]) -> dict[str, dict[str, float]]:
+def _spread(seeds: Sequence[documents.SeedReport]) -> dict[str, dict[str, float]]:
     if len(seeds) < 2:
         return {}
     values: dict[str, list[Any]] = {

@@ -27,13 +27,12 @@ from rksp.documents.answer import (
     LeverReport,
     Untold,
 )
-from rksp.documents.score import ADAPTERS_BESIDE
 from rksp.documents.terms import Terms
 from rksp.documents.verdict import word_at
 from rksp.ground.errors import NotCovered
 from rksp.ground.text import CLEARLY_LOWER, percent, rounded_down, short
 from rksp.models.declared import Declared
-from rksp.recipe import USUAL_RANK, Recipe
+from rksp.recipe import Recipe
 from rksp.recipe.coverage import SEEN_OBJECTIVES, uncovered
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import Start, decide_start
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
     from rksp.classifiers.fine_tuning.model import FineTuningEstimate
 
 
-TRAINED = (
-    "rates of trained weights are not carried over; if you train from scratch, type --from-scratch"
-)
 Answers = Literal["random initializations", "fine-tuning", "none"]
 # How much of an answer is wanted: its word and rates, all numbers at its rate, or the curve too.
 Detail = Literal["brief", "cell", "page"]
@@ -88,19 +84,6 @@ def choose_model(recipe: Recipe, start: Start) -> Choice:
         unseen = f"the labelled runs include no objective {recipe.objective}"
         return Choice(model="none", reasons=(unseen,))
     return Choice(model="random initializations", doubts=doubts)
-
-
-def uncarried(recipe: Recipe, start: Start) -> tuple[str, ...]:
-    """Return why a rate of a run, as in `choose_model`, cannot be carried; clauses, mostly none."""
-    choice = choose_model(recipe, start)
-    return (TRAINED,) if choice.model == "fine-tuning" else choice.reasons
-
-
-def shown_beside(recipe: Recipe) -> tuple[tuple[str, Recipe], ...]:
-    """Return LoRA as an alternative to all of the trained weights."""
-    if recipe.peft != "none":
-        return ()
-    return ((ADAPTERS_BESIDE, recipe.model_copy(update={"peft": "lora", "lora_rank": USUAL_RANK})),)
 
 
 def edge_inputs(

@@ -163,7 +163,9 @@ class _Question:
         rate = _peak(story) or self.recipe.learning_rate
         if self.source is None:
             return None
-        fields = self.recipe.model_dump(exclude_unset=True) | _facts_of(story)
+        fields, steps = self.recipe.model_dump(exclude_unset=True), story.raw.said.get("max_steps")
+        if isinstance(steps, int) and steps >= 1:  # how many the run was to have, by its log
+            fields["max_steps"] = steps
         source = _started(self.source, story)
         try:
             answer = score(source, recipe=fields, lr=rate, evidence="config")
@@ -218,12 +220,6 @@ def _reaches(recipe: Recipe, story: Story) -> bool:
     """Tell whether a recipe can be a run's: no schedule passes the rate that its file states."""
     stated, seen = recipe.learning_rate, _peak(story)
     return stated is None or seen is None or seen <= _ROUNDED * stated
-
-
-def _facts_of(story: Story) -> dict[str, object]:
-    """Return the steps that the run had, where its log says how many it was to have."""
-    steps = story.raw.said.get("max_steps")
-    return {"max_steps": steps} if isinstance(steps, int) and steps >= 1 else {}
 
 
 def _peak(story: Story) -> float | None:

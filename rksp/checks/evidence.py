@@ -9,7 +9,7 @@ from functools import cached_property
 
 from rksp.checks.facts import ModelFacts
 from rksp.documents.shown import NO_GRADIENT, NO_PASS, ForwardStats, GradientProfile, Placement
-from rksp.models.declared import Declared, DeclaredShape
+from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
 from rksp.recipe.start import SCRATCH, Start
@@ -26,18 +26,6 @@ _SWEPT_SIZE = 134e6  # non-embedding parameters of the Marin sweep's smallest mo
 def published_rate(parameters: float) -> float:
     """Return AdamW's peak learning rate in GPT-3's recipe for a model of this size."""
     return float(_REFERENCE_RATE * (parameters / _REFERENCE_SIZE) ** _SLOPE)
-
-
-def runs_edge(block_parameters: float, tokens: float) -> float:
-    """Return AdamW's edge, a learning rate, in public ladders for pre-norm models.
-
-    Args:
-        block_parameters: Number of non-embedding parameters.
-        tokens: Tokens per optimizer step.
-    """
-    return 10 ** (
-        _EDGE + _EDGE_ON_SIZE * math.log10(block_parameters) + _EDGE_ON_TOKENS * math.log10(tokens)
-    )
 
 
 def swept_edge(optimizer: str, block_parameters: float) -> float | None:
@@ -130,21 +118,16 @@ class CheckEvidence:
         return self.declared or Declared(self.config, self.task)
 
     @cached_property
-    def shape(self) -> DeclaredShape | None:
-        """The size that the configuration declares."""
-        return self.settings.shape
-
-    @cached_property
     def parameters(self) -> float | None:
         """All parameters: counted in the built model, else computed from the configuration."""
         if self.facts is not None:
             return float(self.facts.parameters)
-        return None if self.shape is None else self.shape.parameters
+        return None if self.settings.shape is None else self.settings.shape.parameters
 
     @cached_property
     def active_parameters(self) -> float | None:
         """Parameters that one token uses, without those of unused experts."""
-        shape, total = self.shape, self.parameters
+        shape, total = self.settings.shape, self.parameters
         if shape is None or total is None or not self.settings.experts:
             return total
         return total * shape.active_parameters / shape.parameters
@@ -152,7 +135,7 @@ class CheckEvidence:
     @cached_property
     def block_parameters(self) -> float | None:
         """Active parameters without embedding and output layer, if those are known."""
-        shape, active = self.shape, self.active_parameters
+        shape, active = self.settings.shape, self.active_parameters
         if shape is None or active is None:
             return active
         ends = shape.parameters - shape.block_parameters
@@ -163,7 +146,7 @@ class CheckEvidence:
         """Number of blocks."""
         if self.facts is not None:
             return self.facts.depth
-        return None if self.shape is None else self.shape.depth
+        return None if self.settings.shape is None else self.settings.shape.depth
 
     @property
     def bounds_attention(self) -> bool:
@@ -212,8 +195,10 @@ class CheckEvidence:
 
     @cached_property
     def public_edge(self) -> float | None:
-        """AdamW's edge in public ladders at this size and batch; None where it does not apply."""
+        """AdamW's edge in public ladders for pre-norm models; None where it does not apply."""
         size = self.block_parameters
         if self.rate_over_published is None or not size:
             return None
-        return runs_edge(size, self.tokens)
+        return 10 ** (
+            _EDGE + _EDGE_ON_SIZE * math.log10(size) + _EDGE_ON_TOKENS * math.log10(self.tokens)
+        )

@@ -111,16 +111,18 @@ class Document(Part):
 
     def finite(self) -> Self:
         """Return the document as its JSON will be parsed: keys sorted, finite numbers only."""
-        return type(self).model_validate_json(self.to_json())
+        return type(self).model_validate(self._content())
 
     def to_json(self) -> str:
         """Write JSON with sorted keys and no NaN: the same bytes for the same numbers."""
+        return json.dumps(self._content(), indent=1, allow_nan=False) + "\n"
+
+    def _content(self) -> dict[str, object]:
         missing: list[str] = []
         content = _finite(self.model_dump(mode="python"), "", missing)
         content["non_finite"] = sorted({*missing, *self.non_finite})
         first = content.pop("summary", None)  # for who reads no further
-        ordered = {"summary": first, **content} if first else content
-        return json.dumps(ordered, indent=1, allow_nan=False) + "\n"
+        return {"summary": first, **content} if first else content
 
 
 def _finite(value: object, path: str, missing: list[str]) -> Any:

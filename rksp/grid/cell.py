@@ -315,6 +315,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     with collector_paused():
         from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
+        from rksp.classifiers.edge_model import Remembered, load_edge_model
         from rksp.models.configuration import refusals
 
     options = group.options
@@ -329,13 +330,15 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
         question, evidence = ask(group, options, first)
-        question = question.learning(options.runs).remembering()
+        question = question.learning(options.runs)
+        memory = Remembered(question.classifier or load_edge_model())
+        question = replace(question, classifier=memory)
     except expected as error:
         yield _failed(error)
         return
     yield Event(kind="profile", seconds=time.perf_counter() - start)
     # A stream has buffers of its own.
-    keeps_memory = is_measured and not evidence.is_streamed
+    keeps_memory = is_measured and (evidence.built is None or evidence.built.stream is None)
     with (
         freed_memory_kept() if keeps_memory else nullcontext(),
         # What judges a configuration leaves no cycles behind.

@@ -222,7 +222,10 @@ def heat_map(found: Sequence[Record], axes: Sequence[str]) -> RiskMap | None:
     rates = sorted({r.learning_rate for r in found if r.learning_rate})
     if len(rates) < 2:
         return None
-    columns = _least_rates(rates)
+    columns, low = rates, math.log10(rates[0])
+    if len(rates) > _MOST_COLUMNS:
+        width = (math.log10(rates[-1]) - low) / _MOST_COLUMNS
+        columns = [rates[0], *(10 ** (low + i * width) for i in range(1, _MOST_COLUMNS))]
     ordered = sorted(found, key=lambda r: r.position)
     others = _axes(ordered, [n for n in axes if canonical(n) != ("recipe", "learning_rate")])
     names = [place(r, others) for r in ordered]
@@ -252,14 +255,6 @@ def place(record: Record, axes: Sequence[str]) -> str:
     """Return a record's values on these axes; a dash stands for a missing value."""
     values = ("–" if record.get(name) is None else str(record.get(name)) for name in axes)
     return " · ".join(values) or "all"
-
-
-def _least_rates(rates: Sequence[float]) -> list[float]:
-    if len(rates) <= _MOST_COLUMNS:
-        return list(rates)
-    low, high = math.log10(rates[0]), math.log10(rates[-1])
-    width = (high - low) / _MOST_COLUMNS
-    return [rates[0], *(10 ** (low + i * width) for i in range(1, _MOST_COLUMNS))]
 
 
 def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:

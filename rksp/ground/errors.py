@@ -58,13 +58,14 @@ class Incomplete(RkspError):
 
 
 @contextmanager
-def foreign(sentence: str) -> Iterator[None]:
-    """Turn what compiled code of a library raises over a file into an `InputError`.
+def foreign(sentence: str, advice: str = "") -> Iterator[None]:
+    """Turn what code of a user, or compiled code of a library, raises into an `InputError`.
 
-    Its panics are no `Exception`.
+    Panics of compiled code are no `Exception`.
 
     Args:
         sentence: What is wrong, without the full stop; the error is added.
+        advice: What to do, a clause.
 
     Raises:
         InputError: The block failed, but not for want of memory.
@@ -74,7 +75,8 @@ def foreign(sentence: str) -> Iterator[None]:
     except (KeyboardInterrupt, MemoryError, RkspError):
         raise
     except BaseException as error:
-        raise InputError(f"{sentence} ({summary(error)}).") from error
+        end = f"; {advice}" if advice else ""
+        raise InputError(f"{sentence} ({summary(error)}){end}.") from error
 
 
 def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:

@@ -175,15 +175,11 @@ def checked(
         wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
         if first["type"].startswith("byte_size"):
             wanted = "it should be a size, such as 8GB"
+        flag = flags_of(model).get(name)
+        if flag is not None and flag.zero_is_off:
+            wanted += f", and {flag.name} 0 switches it off"
         end = "" if wanted.endswith("?") else "."
-        raise InputError(
-            f"{said} is {first['input']!r}; {wanted}{_off(model, name)}{end}"
-        ) from None
-
-
-def _off(model: type[BaseModel], name: str) -> str:
-    flag = flags_of(model).get(name)
-    return f", and {flag.name} 0 switches it off" if flag is not None and flag.zero_is_off else ""
+        raise InputError(f"{said} is {first['input']!r}; {wanted}{end}") from None
 
 
 def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:

@@ -103,13 +103,10 @@ def as_trained(model: nn.Module, recipe: Recipe, task: str, *, seed: int) -> nn.
 def heads_of(model: nn.Module) -> list[str]:
     """Return the names of the parts of a transformers model with weights outside of its body."""
     body = getattr(model, "base_model_prefix", "")
-    if not body:
-        return []
-    return [
-        name
-        for name, part in model.named_children()
-        if name != body and any(True for _ in part.parameters())
+    parts = [
+        name for name, part in model.named_children() if next(part.parameters(), None) is not None
     ]
+    return [name for name in parts if name != body] if body else []
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

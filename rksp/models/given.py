@@ -23,17 +23,11 @@ from torch.utils.data import DataLoader
 
 from rksp.datasets.batch import IGNORED, Batch, Objective, Pass, call, mapped, tensors
 from rksp.datasets.probe import Probe
-from rksp.ground.errors import InputError, RkspError, summary
+from rksp.ground.errors import InputError, foreign
 from rksp.ground.factory import described, load_factory
 from rksp.ground.model import definite
 from rksp.kernels.cross_entropy import cross_entropy
-from rksp.models.adapters import (
-    adapters_of,
-    precision_of,
-    trained_share,
-    unwrapped,
-    weights_show,
-)
+from rksp.models.adapters import adapters_of, precision_of, trained_share, unwrapped, weights_show
 from rksp.models.as_found import evaluating, left_as_found
 from rksp.models.heads import choose, transformers_heads
 from rksp.models.source import ModelSource, Request, Task, hash_config
@@ -83,7 +77,8 @@ def module_source(
     _check_model(model, target)
     known = _hugging_face(model, is_wrapped=batch is not None)
     config = None if known is None else known.config
-    notes = _NEW_STATISTICS if any(map(_has_new_statistics, model.modules())) else ()
+    tracked = (getattr(module, "num_batches_tracked", None) for module in model.modules())
+    notes = _NEW_STATISTICS if any(n is not None and not int(n) for n in tracked) else ()
     held = weights_show(model, config)
     if is_pretrained is None and held.is_stored:
         notes = (*notes, _TRAINED)
@@ -256,11 +251,6 @@ def _check_model(model: nn.Module, target: str) -> None:
         raise InputError(f"{target} is on the meta device; give it weights first.")
 
 
-def _has_new_statistics(module: nn.Module) -> bool:
-    seen = getattr(module, "num_batches_tracked", None)
-    return seen is not None and not int(seen)
-
-
 def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
     """Return the model of Hugging Face that a module is, or holds nearly all parameters of.
 
@@ -325,16 +315,12 @@ def judged(model: nn.Module, batch: Batch, *, loss: Loss | None) -> Pass:
 
 def _by_user(loss: Loss, output: object, batch: Batch) -> Tensor:
     judged_by = batch.given[-1] if isinstance(batch.given, tuple | list) else batch.given
-    try:
-        found = loss(output, judged_by)
-    except RkspError:
-        raise
-    except Exception as error:  # code of the user, which may raise anything
-        raise InputError(
-            f"The loss cannot be computed ({summary(error)}); it is called with what the model "
-            "returns and with the batch (the target alone for a tuple of inputs and target)."
-        ) from error
-    return _scalar(found, "The loss")
+    advice = (
+        "it is called with what the model returns and with the batch (the target alone for a tuple "
+        "of inputs and target)"
+    )
+    with foreign("The loss cannot be computed", advice):
+        return _scalar(loss(output, judged_by), "The loss")
 
 
 def is_lightning(model: nn.Module) -> bool:
@@ -493,14 +479,8 @@ def _training_step(model: Any, batch: Batch) -> Pass:
         for module in (model, *model.children()):
             stack.callback(module.register_forward_hook(keep).remove)
         warnings.simplefilter("ignore")  # self.log has no trainer to log to
-        try:
+        with foreign(f"training_step of {type(model).__name__} failed", _HOW):
             result = model.training_step(batch.given, 0)
-        except RkspError:
-            raise
-        except Exception as error:  # code of the user, which may raise anything
-            raise InputError(
-                f"training_step of {type(model).__name__} failed ({summary(error)}); {_HOW}."
-            ) from error
     loss = result.get("loss") if isinstance(result, Mapping) else result
     output = seen[-1] if seen else None
     logits = output if _is_over_classes(output, batch) else None

@@ -25,7 +25,7 @@ import re
 import sys
 from calendar import month_name
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
@@ -86,11 +86,8 @@ def hub_folder(target: str, allow_hub: bool) -> Path:
     Raises:
         InputError: The cache lacks it, or the Hub has no such model.
     """
-    if allow_hub:
+    with nullcontext() if allow_hub else offline():
         import huggingface_hub
-    else:
-        with offline():
-            import huggingface_hub
     try:
         folder = huggingface_hub.snapshot_download(
             target,

@@ -72,6 +72,7 @@ _OWN: dict[str, dict[str, object]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "ministral": {"head_dim": 16, "rope_parameters": _ROTARY},
 }
+_TOKENS = ("token_id", "token_ids", "token_index", "pad_index", "image_token")
 _PER_LAYER_ENDINGS = ("layer_types", "block_types", "layers_block_type", "layer_ids")
 
 
@@ -136,9 +137,11 @@ def _shrink(
             result[key] = min(value, depth)
         elif isinstance(value, int) and vocabulary and key in ("vocab_size", "n_vocab"):
             result[key] = min(value, vocabulary)
-        elif isinstance(value, int) and vocabulary and _is_token(key) and value >= vocabulary:
+        elif (
+            isinstance(value, int) and vocabulary and key.endswith(_TOKENS) and value >= vocabulary
+        ):
             result[key] = vocabulary - 1
-        elif isinstance(value, list) and vocabulary and _is_token(key):
+        elif isinstance(value, list) and vocabulary and key.endswith(_TOKENS):
             result[key] = [min(v, vocabulary - 1) if isinstance(v, int) else v for v in value]
         elif key in sizes and isinstance(value, int):
             result[key] = min(value, sizes[key])
@@ -149,10 +152,3 @@ def _shrink(
         else:
             result[key] = value
     return result
-
-
-def _is_token(key: str) -> bool:
-    return key.endswith(("token_id", "token_ids", "token_index")) or key in (
-        "pad_index",
-        "image_token",
-    )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rksp.classifiers.edge_inputs import EdgeInputs
     from rksp.question.question import Question
 
+TRAINED = (
+    "rates of trained weights are not carried over; if you train from scratch, type --from-scratch"
+)
 _DIGITS = 3  # of a carried rate: its error is some tenths of a decade
 
 
@@ -30,7 +33,7 @@ def carried(question: Question, small: Question, rate: float | None) -> Question
     Raises:
         InputError: There is no rate, or a configuration gives no sizes.
     """
-    from rksp.assessment.risk import beyond, uncarried
+    from rksp.assessment.risk import beyond, choose_model
     from rksp.classifiers.edge_model import CONFIGURED, load_edge_model, shifts
 
     name = small.run.target if small.run.is_typed else small.run.named
@@ -40,7 +43,8 @@ def carried(question: Question, small: Question, rate: float | None) -> Question
     edges, inputs = question.classifier or load_edge_model(), [_inputs(small), _inputs(question)]
     doubts = {text for one in inputs for text in beyond(edges.predict(one), one)}
     for one in (small, question):
-        doubts |= {*uncarried(one.run.recipe, one.source.start)}
+        choice = choose_model(one.run.recipe, one.source.start)
+        doubts |= {TRAINED} if choice.model == "fine-tuning" else {*choice.reasons}
     moved = shifts(edges, *inputs)
     rules = {rule: float(short(rate * 10**by, _DIGITS)) for rule, by in moved.items()}
     errors = dict(edges.card.get("transfer", {}))

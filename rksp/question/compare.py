@@ -9,6 +9,7 @@ from rksp.documents.answer import Estimate
 from rksp.documents.finding import Finding
 from rksp.documents.score import ChangeReport, ComparisonReport, ScoreReport
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.question.gate import RISK, deciding, issues
 
@@ -43,7 +44,9 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
         raise InputError(f"The baseline cannot be compared because {notes[0]}; score it again.")
     before = {issue.key: issue for issue in issues(old)}
     after = {issue.key: issue for issue in issues(new)}
-    moved = _probability_moved(old, new)
+    earlier, later = _compared(old), _compared(new)
+    chances = earlier["P(failed)"], later["P(failed)"]
+    moved = 0.0 if None in chances else definite(chances[1]) - definite(chances[0])
     changes = [_change(before.get(key), issue, moved) for key, issue in after.items()]
     changes += [
         ChangeReport.of(issue, state="fixed", was=issue.level)
@@ -54,8 +57,7 @@ def compare(old: ScoreReport, new: ScoreReport, *, strict: bool = False) -> Comp
     settings = {
         name: (_text(was.get(name)), _text(now[name])) for name in now if was.get(name) != now[name]
     }
-    later = _compared(new)
-    numbers = {name: (number, later[name]) for name, number in _compared(old).items()}
+    numbers = {name: (number, later[name]) for name, number in earlier.items()}
     return ComparisonReport(
         target=(old.target.name, new.target.name),
         verdict=(old.verdict, new.verdict),
@@ -76,11 +78,6 @@ def _change(was: Finding | None, issue: Finding, moved: float) -> ChangeReport:
             step = 1 if moved > 0 else -1
         state = "worse" if step > 0 else "better" if step < 0 else "unchanged"
     return ChangeReport.of(issue, state=state, was=was.level if was else None)
-
-
-def _probability_moved(old: ScoreReport, new: ScoreReport) -> float:
-    before, after = (figures_of(one)["P(failed)"] for one in (old, new))
-    return 0.0 if before is None or after is None else after - before
 
 
 def _doubts(old: ScoreReport, new: ScoreReport) -> list[str]:

@@ -141,8 +141,10 @@ class Run:
         read = read_recipe_file(
             file or Path(target), trainer=trainer, devices=devices, given=_fields(fields)
         )
-        if strict:
-            refuse_unknown(read)
+        unknown = [str(one) for one in read.unread if not (one.why or one.value)]
+        if strict and unknown:
+            raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
+        named = Start(kind="elsewhere", because=f"{read.path.name} names weights")
         run = cls(
             target=target,
             recipe=read.recipe(),
@@ -152,7 +154,7 @@ class Run:
             trainer=trainer,
             devices=devices,
             keys=read.keys,
-            said=said_by(read),
+            said=named if read.names_weights else None,
             read_file=read,
             notes=read.notes,
         )
@@ -334,24 +336,6 @@ class Run:
                 "assumed": self.assumed,
             }
         )
-
-
-def said_by(read: RecipeFile) -> Start | None:
-    """Return how a run starts by its file; None where that names no weights."""
-    if not read.names_weights:
-        return None
-    return Start(kind="elsewhere", because=f"{read.path.name} names weights")
-
-
-def refuse_unknown(read: RecipeFile) -> None:
-    """Refuse a run file with a setting that its trainer does not have.
-
-    Raises:
-        InputError: There is one.
-    """
-    unknown = [str(one) for one in read.unread if not (one.why or one.value)]
-    if unknown:
-        raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
 
 
 def origins_of_flags(recipe: Recipe, typed: Mapping[str, str]) -> dict[str, Origin]:

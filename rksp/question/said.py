@@ -10,7 +10,6 @@ from rksp.documents.answer import (
     CertainFailure,
     Estimate,
     FromPublished,
-    PublishedReport,
     Untold,
 )
 from rksp.ground.model import definite
@@ -34,21 +33,16 @@ def answer(report: ScoreReport, risk: Answer) -> str:
 
 
 def published(report: ScoreReport, risk: FromPublished) -> str:
-    """Say what published runs trained at, and how far above them a rate lies."""
+    """Say how many runs were published, between which rates, and how far above a rate lies."""
     known, own = risk.published, report.recipe.learning_rate
-    said = published_range(known)
-    if own is not None and own > known.highest:
-        return f"{said}; yours is {short(own / known.highest)} times the highest"
-    return said if own is None else f"{said}; yours is not above them"
-
-
-def published_range(known: PublishedReport) -> str:
-    """Return how many runs were published, and between which rates."""
     size = "" if known.size == ANY else f", {known.size}"
-    return (
+    said = (
         f"{known.runs} published runs of {sort_of(known.objective, known.method)}{size}: "
         f"{rate(known.lowest)} to {rate(known.highest)}"
     )
+    if own is not None and own > known.highest:
+        return f"{said}; yours is {short(own / known.highest)} times the highest"
+    return said if own is None else f"{said}; yours is not above them"
 
 
 def odds(risk: Estimate | CertainFailure) -> str:

@@ -10,8 +10,8 @@ from support.commands import left_with
 from transformers import AutoModelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import rksp
-from rksp.assessment.risk import TRAINED
 from rksp.documents.score import ADAPTERS_BESIDE
+from rksp.question.carry import TRAINED
 
 SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 64}
 SIZES = SMALL | {"n_embd": 640}  # ten million parameters, as few as the data let one judge

@@ -94,7 +94,7 @@ def test_a_factory_is_its_file(tmp_path, monkeypatch):
 
 
 def test_a_hub_model_is_its_files_in_the_cache(folder, monkeypatch):
-    monkeypatch.setattr("rksp.models.names._hub_folder", lambda name, allow: folder)
+    monkeypatch.setattr("rksp.models.names.hub_folder", lambda name, allow: folder)
     assert identity("someone/model") == identity(folder)
 
 

@@ -234,8 +234,8 @@ def searching(path: Path) -> None:
 
 
 PROBE = (
-    "python from pathlib import Path; from rksp.datasets.probe import _encode; "
-    "_encode(b'Eee e e the tree. ' * 2000, Path('tokenizer.json'))"
+    "python from pathlib import Path; from rksp.datasets.probe import encoded; "
+    "encoded('Eee e e the tree. ' * 2000, Path('tokenizer.json'))"
 )
 EXPLAIN, GRID = "explain {}", "grid {} --dry-run"
 SCORE = "score gpt2 --lr 1e-3 --evidence config"

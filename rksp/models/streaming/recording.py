@@ -363,14 +363,10 @@ def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
     """Return the weights whose value is still unknown after recording."""
-    return {
-        name: shape
-        for name, shape in notebook.shapes.items()
-        if name in notebook.unclear
-        or not (
-            _is_filled(notebook.steps[name]) or (name in given and not given[name].isnan().any())
-        )
-    }
+    known = {name for name, value in given.items() if not value.isnan().any()}
+    known |= {name for name, steps in notebook.steps.items() if _is_filled(steps)}
+    known -= notebook.unclear.keys()
+    return {name: shape for name, shape in notebook.shapes.items() if name not in known}
 
 
 def _is_filled(steps: list[Step]) -> bool:

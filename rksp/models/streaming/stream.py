@@ -23,12 +23,7 @@ from rksp.kernels.wide_output import UnmadeOutputs
 from rksp.models.anatomy.chains import Chain, find_chains, first_tensor
 from rksp.models.configuration import refusals, refused
 from rksp.models.source import ModelSource
-from rksp.models.streaming.memory import (
-    ACTIVATIONS,
-    free_memory,
-    readable,
-    resident_memory,
-)
+from rksp.models.streaming.memory import ACTIVATIONS, free_memory, readable, resident_memory
 from rksp.models.streaming.recording import make_skeleton, record_model, share_weights
 from rksp.models.streaming.units import (
     GRAINS,
@@ -461,14 +456,11 @@ def open_stream(
         if source.start.is_stored:
             model, _ = make_skeleton(definite(source.construct_empty), seed)
             share_weights(model)
-            stored = CheckpointWeights(definite(source.folder), model)
-            stored.fill_buffers(model)
-            weights: Weights = stored
+            weights: Weights = CheckpointWeights(definite(source.folder), model)
         else:
             model, recipes = record_model(definite(source.construct_empty), seed)
-            drawn = InitialWeights(recipes, seed)
-            fill_buffers(model, drawn)
-            weights = drawn
+            weights = InitialWeights(recipes, seed)
+        fill_buffers(model, weights)
     except refusals() as error:
         raise refused(source.target, error) from error
     return Stream(model, weights, workers=workers, max_memory=max_memory, target=source.target)

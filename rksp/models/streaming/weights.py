@@ -48,6 +48,8 @@ class Weights(Protocol):
         """Tell whether a part is cheaper than the whole."""
         ...
 
+    def __contains__(self, name: str) -> bool: ...
+
 
 class InitialWeights:
     """A random initialization, drawn on demand.
@@ -59,6 +61,9 @@ class InitialWeights:
 
     def __init__(self, recipes: dict[str, Filling], seed: int) -> None:
         self.recipes, self.seed = recipes, seed
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.recipes
 
     def can_slice(self, name: str) -> bool:
         """Tell whether any part of a weight can be drawn alone."""
@@ -109,8 +114,8 @@ def _apply(step: Step, target: Tensor, seed: int, number: int) -> None:
     method(*step.args, **kwargs)
 
 
-def fill(weights: InitialWeights, name: str, like: Tensor) -> Tensor:
-    """Draw one whole weight into a new CPU tensor of the shape and dtype of `like`."""
+def fill(weights: Weights, name: str, like: Tensor) -> Tensor:
+    """Return one whole weight in a new CPU tensor of the shape and dtype of `like`."""
     out = torch.empty(like.shape, dtype=like.dtype)
     for job in weights.jobs(name, out):
         job()
@@ -141,12 +146,12 @@ def build_whole(construct: Callable[[], nn.Module], seed: int) -> nn.Module:
     return model
 
 
-def fill_buffers(model: nn.Module, weights: InitialWeights) -> None:
-    """Fill the buffers that were too large for the skeleton."""
+def fill_buffers(model: nn.Module, weights: Weights) -> None:
+    """Fill the buffers that a checkpoint holds, or that were too large for the skeleton."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             full = f"{path}.{name}" if path else name
-            if buffer is not None and buffer.is_meta and full in weights.recipes:
+            if buffer is not None and full in weights:
                 module._buffers[name] = fill(weights, full, buffer)
 
 
@@ -192,6 +197,9 @@ class CheckpointWeights:
                 raise InputError(f"The weights in {self.folder} lack {first}.")
             self._sources[first] = self._sources[stored]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
     def can_slice(self, name: str) -> bool:
         """Tell whether parts of a weight can be read alone."""
         source = self._sources[name]
@@ -207,16 +215,6 @@ class CheckpointWeights:
         """Return the one job that fills a tensor with a weight, or with some rows of it."""
         rows = None if start is None else slice(start, start + len(out))
         return [lambda: self._fill(name, out, self._value(name, rows))]
-
-    def fill_buffers(self, model: nn.Module) -> None:
-        """Fill a model's buffers with the values in the checkpoint."""
-        for name, buffer in model.named_buffers():
-            if name in self._sources:
-                if buffer.is_meta:
-                    path, _, last = name.rpartition(".")
-                    buffer = torch.empty(buffer.shape, dtype=buffer.dtype)
-                    model.get_submodule(path)._buffers[last] = buffer
-                self._fill(name, buffer, self._value(name))
 
     @torch.no_grad()
     def _fill(self, name: str, out: Tensor, value: Tensor) -> None:
@@ -250,11 +248,7 @@ class CheckpointWeights:
 
 def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
     mapping = get_model_conversion_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
