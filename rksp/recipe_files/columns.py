@@ -107,7 +107,6 @@ def read_rows(path: Path) -> list[dict[str, object]]:
 
 
 def _value(text: str) -> object:
-    """Parse a cell; numbers, which most cells are, take the short way."""
     if len(text) > _LONGEST:  # no setting
         return text
     number = read_number(text)

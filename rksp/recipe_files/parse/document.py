@@ -65,6 +65,7 @@ class Document:
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
         launcher: The flags of the launcher, such as torchrun.
+        script: The program with its folder.
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
@@ -80,6 +81,7 @@ class Document:
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""

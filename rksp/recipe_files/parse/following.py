@@ -20,7 +20,7 @@ from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, mentioned
 from rksp.recipe_files.parse.python_script import names_of
-from rksp.recipe_files.parse.shell_command import CHOICE, SCRIPT
+from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Unresolved
 
@@ -97,7 +97,7 @@ def with_defaults(document: Document) -> Document:
 def _script(document: Document) -> Path | None:
     if document.syntax == "python":
         return document.path
-    module = str(document.launcher.get(SCRIPT, document.program) or document.data.get("m", ""))
+    module = str(document.script or document.program or document.data.get("m", ""))
     if there := beside(document.path, module.rpartition(ELSEWHERE)[2].lstrip("/")):
         return there
     return beside(

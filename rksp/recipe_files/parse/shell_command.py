@@ -12,7 +12,6 @@ from rksp.recipe_files.parse.shell_words import ELSEWHERE, Word, is_end, is_flag
 from rksp.recipe_files.parse.values import Unresolved, read_number
 
 CHOICE = "()"  # key of the choice of a group that has settings of its own beside it
-SCRIPT = "()"  # key of the launcher: the script with its folder
 FURTHER = "further settings"  # key of those that a command takes from a place that is not read
 _BELOW = re.compile(rf"{ELSEWHERE}(/[\w.-]+)*/[\w.-]*[A-Za-z][\w.-]*")  # $ROOT/models/Qwen3-8B
 _PROGRAM = re.compile(
@@ -40,6 +39,7 @@ class CommandLine(NamedTuple):
         file: The first configuration file that is named after the program; empty without one.
         written: Name of a file that the script writes → its text, after as many lines as stand
             above it in the script; `-` is what it gives Python to run, `-.sh` another shell.
+        script: The program with its folder.
     """
 
     program: str
@@ -48,6 +48,7 @@ class CommandLine(NamedTuple):
     launcher: Mapping[str, object]
     file: str = ""
     written: Mapping[str, str] = {}
+    script: str = ""
 
 
 def command_of(words: list[Word]) -> CommandLine:
@@ -58,8 +59,6 @@ def command_of(words: list[Word]) -> CommandLine:
     lines: dict[str, int] = {}
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
-    if at >= 0 and texts[at].endswith(".py"):
-        launcher[SCRIPT] = texts[at]
     read = [Word(ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
     _take_flags(words[at + 1 :] + read, data, lines)
     said = [_CONFIG.sub("", text) for text in texts[at:]] if at >= 0 else []
@@ -69,7 +68,12 @@ def command_of(words: list[Word]) -> CommandLine:
         if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
     )
     return CommandLine(
-        program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")
+        program=program,
+        data=data,
+        lines=lines,
+        launcher=launcher,
+        file=next(named, ""),
+        script=texts[at] if at >= 0 else "",
     )
 
 

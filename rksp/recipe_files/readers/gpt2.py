@@ -139,7 +139,6 @@ def _epoch(draft: Draft) -> None:
 
 
 def _c_precision(draft: Draft) -> None:
-    """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
     convert.precision(draft, "precision", ["dtype"])
     copies = draft.number("w")
     if copies is not None:

@@ -77,7 +77,6 @@ def _steady(draft: Draft) -> None:
 
 
 def _inverse_sqrt(draft: Draft, total: int) -> None:
-    """Set `inv_sqrt`: √(10000 / step), at most the peak, so constant until step 10,000."""
     kind = draft.get("optimizer.lr_schedule")
     if total <= _TIMESCALE:
         text = f"inv_sqrt keeps the peak until step {_TIMESCALE}"

@@ -198,7 +198,6 @@ _PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks"
 
 
 def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
-    """Yield the rows of a table, those of another that it takes over with its own defaults."""
     for row in steps:
         if not isinstance(row, dict) or "like" not in row:
             yield row
