@@ -36,10 +36,11 @@ reader.
 Files are parsed, never executed. YAML follows the rules of YAML 1.2 (`3e-4` is a number). Python is
 read as a syntax tree of literal assignments, or by the calls that build Hugging Face's arguments
 (`TrainingArguments`, `SFTConfig`, `LoraConfig`, Unsloth's), or by what a script with a loop of its
-own builds (optimizer, schedule, model). Options of a script are read at their defaults, also those
-that a command leaves out. A notebook is read as the script of its cells, or their commands; shell
-scripts, makefiles and Dockerfiles as the shell runs them, with the files that they write, include
-and start. Base
+own builds (optimizer, schedule, loader, adapters, model). What such a loop leaves out is off, or
+the default of its optimizer; what it only names is unknown. Options of a script are read at their
+defaults, also those that a command leaves out, and names are followed into the repository's
+modules. A notebook is read as the script of its cells, or their commands; shell scripts, makefiles
+and Dockerfiles as the shell runs them, with the files that they write, include and start. Base
 files (Hydra's `defaults`, `_base_`) are followed within the repository, and Hydra's commands
 composed.
 

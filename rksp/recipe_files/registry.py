@@ -15,16 +15,14 @@ from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import (
     Document,
     Found,
-    is_logged,
     lines_below,
     load_document,
     named_file,
-    unwrapped,
-    unwrapped_lines,
 )
 from rksp.recipe_files.parse.following import composed, launched, merged, with_defaults
-from rksp.recipe_files.parse.python_loop import OPTIONS
+from rksp.recipe_files.parse.python_loop import OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
+from rksp.recipe_files.parse.values import is_logged, unwrapped, unwrapped_lines
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -148,6 +146,7 @@ def read_document(
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
+            is_own &= OPTIMIZERS not in document.data  # a loop of its own has no trainer's defaults
             is_plain = reader.name == "hugging-face" and document.syntax != "shell"
             is_believed = draft.explains_a_third or (is_own and not is_plain)
             by_name.complete(draft)
@@ -252,7 +251,8 @@ def _of_loop(document: Document) -> tuple[Document, tuple[str, ...]]:
     whole, notes = launched(document)
     if notes:
         return whole, notes
-    for name in document.data.get(OPTIONS, {}).values():
+    options = document.data.get(OPTIONS)
+    for name in options.values() if isinstance(options, Mapping) else ():
         file = None
         if isinstance(name, str) and name.endswith((".yaml", ".yml", ".json", ".toml")):
             with contextlib.suppress(InputError):

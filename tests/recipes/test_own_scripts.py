@@ -155,3 +155,105 @@ def test_a_batch_in_millions_is_no_number_of_sequences():
     with pytest.raises(InputError, match="sequence"):
         Recipe.parse({"batch_size": "0.5M"})
     assert Recipe.parse({"batch_size": "2k"}).batch_size == 2000
+
+
+OWN = """
+import torch
+tokens = load("corpus")
+block_size = 128
+loader = DataLoader(rows, 48, shuffle=True)
+{before}
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+{after}
+loss.backward()
+"""
+TUNED = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2"{loaded})
+{before}
+settings = TrainingArguments(output_dir="o", learning_rate=1e-4)
+"""
+CONFIG = """
+@dataclass
+class Config:
+    learning_rate: float = 1e-3
+    {field}
+config = Config({given})
+optimizer = Adam(params, lr=config.learning_rate)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        (OWN, "learning_rate", 3e-4),
+        (OWN, "batch_size", 48),
+        (OWN, "schedule", "constant"),  # nothing in it builds one
+        (OWN, "max_grad_norm", None),
+        (OWN, "weight_decay", 0.01),  # of torch's AdamW
+        (OWN, "objective", "lm"),
+        (OWN.replace("48, ", "batch_size=size, "), "batch_size", ...),
+        (OWN.replace("block_size = 128", ""), "sequence_length", ...),
+        (OWN.replace("lr=3e-4", "lr=0"), "learning_rate", ...),
+        (OWN.replace("{after}", "for group in g.param_groups: group['lr'] = rate(step)"),
+         "learning_rate", ...),
+        (OWN.replace("{after}", "optimizer = torch.optim.SGD(p, lr=3e-4)"), "optimizer", ...),
+        (OWN.replace("{after}", "replace_linear_with_lora(model)"), "peft", ...),
+        (OWN.replace("{after}", "reward = score(teacher)"), "objective", ...),
+        (OWN.replace("tokens", "image").replace("corpus", ""), "objective", ...),
+        (OWN.replace("{after}", "s = get_scheduler('linear', optimizer)"), "schedule", "linear"),
+        (OWN.replace("{after}", "a = Accelerator(mixed_precision='fp16')"), "precision", "fp16"),
+        (OWN.replace("{before}", "def unused(): DataLoader(rows, 7)\nif __name__ == '': run()"),
+         "batch_size", 48),
+        (CONFIG.replace("{given}", ""), "learning_rate", 1e-3),
+        (CONFIG.replace("{given}", "learning_rate=5e-4"), "learning_rate", 5e-4),
+        (CONFIG.replace("{given}", "**read()"), "learning_rate", ...),
+        (TUNED, "peft", "none"),
+        (TUNED.replace("{before}", "model = wrap(model, reft)"), "peft", ...),
+        (TUNED.replace("{before}", "rows = tokenizer(text, max_length=64)"), "sequence_length", 64),
+        (TUNED, "sequence_length", ...),
+        (TUNED + "b = TrainingArguments(output_dir='p', learning_rate=2e-4)\n",
+         "learning_rate", ...),
+    ],
+)  # fmt: skip
+def test_what_a_script_says_in_a_way_that_is_not_read_is_unknown(text, field, value, tmp_path):
+    for name in ("{before}", "{after}", "{loaded}", "{given}", "{field}"):
+        text = text.replace(name, "")
+    read_of = read(tmp_path, text)
+    assert (field in read_of.unknown) == (value is ...)
+    if value is not ...:
+        assert read_of.field(field).value == value
+
+
+MODULE = """
+MODEL_NAME = "microsoft/phi-2"
+LEARNING_RATE = 2e-5
+REPO = "phi2-{kind}"
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "unknown"),
+    [
+        ("sft", "", {"peft"}),  # the script that trains may add adapters
+        ("sft", "LORA_R = 8", set()),
+        ("grpo", "LORA_R = 8", {"objective"}),
+        ("sft", "class Lora:\n    lora_r: int = 8\nclass All:\n    lora: Lora | None = None",
+         {"peft"}),  # a section that a run has only if somebody asks
+    ],
+)  # fmt: skip
+def test_a_module_of_settings_leaves_to_its_script_what_it_does_not_say(
+    kind, more, unknown, tmp_path
+):
+    text = MODULE.replace("{kind}", kind).replace("{more}", more)
+    assert read(tmp_path, text, "config.py").unknown.keys() == unknown
+
+
+def test_names_are_followed_into_the_modules_of_a_repository(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "conf").mkdir()
+    module = "class Settings:\n    lr = 7e-4\nsettings = Settings()\n"
+    (tmp_path / "conf/base.py").write_text(module, encoding="utf-8")
+    text = "from conf.base import settings\no = AdamW(model.parameters(), lr=settings.lr)\n"
+    assert read(tmp_path, text, "scripts/train.py").field("learning_rate").value == 7e-4

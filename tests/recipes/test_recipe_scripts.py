@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rksp.ground.errors import InputError
-from rksp.recipe_files.parse.python_script import read_calls
+from rksp.recipe_files.parse.python_script import Script
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.registry import read_recipe_file
@@ -189,7 +189,7 @@ def test_names_of_parts_do_not_double_at_every_step():
     lines += ["TrainingArguments(learning_rate=a60, lr_scheduler_kwargs=d60, x=round(1, -10**12))"]
     begun = time.process_time()
     tree = ast.parse("\n".join(lines))
-    (call,) = read_calls(tree)
+    (call,) = Script(tree).of_trainer
     read_python(tree)
     assert time.process_time() - begun < 5
     assert all(isinstance(part, Unresolved) for part in call.given["learning_rate"])

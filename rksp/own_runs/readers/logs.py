@@ -22,7 +22,8 @@ from rksp.ground.reading import parse_json
 from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
-from rksp.recipe_files.parse.document import is_logged, load_document, unwrapped
+from rksp.recipe_files.parse.document import load_document
+from rksp.recipe_files.parse.values import is_logged, unwrapped
 
 _HEAD = 2**16
 _BESIDE = ("training_args.json", "args.json", "hparams.yaml", "arguments.json", "config.yaml")

@@ -24,8 +24,16 @@ from rksp.ground.budgets import CODE, DEPTH, KEY_CHARACTERS, REFERENCES, RUN_FIL
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_head, read_text
 from rksp.ground.reading import bounded, parse_json
-from rksp.recipe_files.parse.python_loop import read_loop
-from rksp.recipe_files.parse.python_script import CALLS, modules_of, read_calls
+from rksp.recipe_files.parse.python_loop import (
+    ABOUT,
+    OPTIMIZERS,
+    WORDS,
+    builds,
+    read_loop,
+    words_in,
+)
+from rksp.recipe_files.parse.python_names import modules_of
+from rksp.recipe_files.parse.python_script import CALLS, Script
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
@@ -108,7 +116,7 @@ class Document:
     def leaves(self) -> tuple[str, ...]:
         """Return the dotted keys of all settings that have a value; a list is one setting."""
         found: list[str] = []
-        _collect(self.data, "", found)
+        _collect({k: v for k, v in self.data.items() if k not in ABOUT}, "", found)
         return tuple(found)
 
     def stated(self) -> Document:
@@ -308,7 +316,6 @@ def _text(path: Path) -> tuple[str, str]:
 
 
 def _of_makefile(text: str) -> str:
-    """Return a makefile's variables and commands as a shell script, line by line."""
     lines = []
     for line in text.split("\n"):
         bare = re.sub(r"^\t[@+-]*", "", re.sub(r"\$\((\w+)\)", r"${\1}", line))
@@ -320,7 +327,6 @@ def _of_makefile(text: str) -> str:
 
 
 def _of_dockerfile(text: str) -> str:
-    """Return a Dockerfile's variables and commands as a shell script, line by line."""
     lines = []
     for line in text.split("\n"):
         word, _, rest = line.strip().partition(" ")
@@ -531,12 +537,19 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         line = getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{line}' if line else ''}: not valid Python.") from error
     data, lines = read_python(tree)
-    beside = {name: path.parent / f"{name}.py" for name in modules_of(tree)[:_MODULES]}
-    modules = {name: _module(there) for name, there in beside.items() if _is_file(there)}
-    if calls := read_calls(tree, modules):
-        return "python", data | {CALLS: calls}, lines
-    own, places = read_loop(tree, modules, data)
-    return "python", data | own, lines | places
+    script = Script(tree, _modules(path, tree), wanted=builds)
+    if calls := script.of_trainer:
+        return "python", data | {CALLS: calls, WORDS: words_in(script.names.nodes)}, lines
+    data = {name: value for name, value in data.items() if name not in script.names.unused}
+    made = {name: held for name, held in script.names.made.items() if name in data}
+    own, places = read_loop(script)
+    return "python", data | made | own, lines | places
+
+
+def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
+    places = {name: beside(path, f"{name.replace('.', '/')}.py") for name in modules_of(tree)[:60]}
+    there = [(name, place) for name, place in places.items() if place is not None]
+    return {name: _module(place) for name, place in there[:_MODULES]}
 
 
 def _module(path: Path) -> ast.Module:
@@ -563,7 +576,8 @@ def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     syntax, data, _ = _python(path, python)
     if CALLS in data:
         data[CALLS] = [call.without_lines() for call in data[CALLS]]
-    return syntax, data | ({SHELL: shell} if shell and CALLS not in data else {}), {}
+    trains = not {CALLS, OPTIMIZERS}.isdisjoint(data)
+    return syntax, data | ({SHELL: shell} if shell and not trains else {}), {}
 
 
 _CELL = re.compile(r"\s*%%(bash|sh|shell|script bash|writefile|file|time|timeit|capture)\b(.*)")
@@ -607,32 +621,3 @@ _PARSERS = {
     ".toml": _toml,
     ".py": _python,
 }
-
-
-_OWN = ("_wandb", "wandb_version")  # what W&B says of itself
-
-
-def is_logged(data: Mapping[str, Any]) -> bool:
-    """Tell whether every setting, and more than one, is wrapped."""
-    inner = [value for key, value in data.items() if key not in _OWN]
-    return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
-
-
-def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings alone."""
-    return {k: v["value"] for k, v in data.items() if k not in _OWN and _is_wrapped(v)}
-
-
-def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
-    """Return the lines of the settings by their keys without `value`."""
-    found = {}
-    for key, line in lines.items():
-        parts = key.split(".")
-        if len(parts) > 1 and parts[1] == "value":
-            inner = ".".join((parts[0], *parts[2:]))
-            found[inner] = line if len(parts) > 2 else lines[parts[0]]
-    return found
-
-
-def _is_wrapped(value: object) -> bool:
-    return isinstance(value, Mapping) and "value" in value

@@ -18,8 +18,8 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
-from rksp.recipe_files.parse.python_loop import NAMES, mentioned
-from rksp.recipe_files.parse.python_script import names_of
+from rksp.recipe_files.parse.python_loop import NAMES, names_in
+from rksp.recipe_files.parse.python_names import Names
 from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Unresolved
@@ -84,9 +84,9 @@ def with_defaults(document: Document) -> Document:
         text = read_text(script, RUN_FILE)
         CODE.check(len(text), script)
         tree = ast.parse(text)
-        _, options, _ = names_of(tree, {})
+        names = Names(tree, {})
         given = {key.replace("-", "_") for key in document.data}
-        left = {key: value for key, value in {**options, NAMES: mentioned(tree)}.items()
+        left = {key: value for key, value in {**names.options, NAMES: names_in(names.nodes)}.items()
                 if key not in given and not isinstance(value, Unresolved)}  # fmt: skip
         return dataclasses.replace(
             document, data={**left, **document.data}, defaults=dict.fromkeys(left, script.name)
@@ -169,7 +169,6 @@ def _whole(
 
 
 def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the files that a configuration is made of, each with the section that it fills."""
     bases = [data.get(key) for key in _BASES]
     defaults = data.get("defaults")
     bases += [defaults] if isinstance(defaults, str) else []

@@ -28,9 +28,9 @@ FUNCTIONS = "()"  # key of the functions that return a configuration
 
 
 class _Source:
-    """The settings of one Python file."""
-
-    def __init__(self) -> None:
+    def __init__(self, tree: ast.Module) -> None:
+        named = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.functions = named  # those that are not read yet
         self.data: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self.built = 0  # settings of all configurations, those of a part as often as it is used
@@ -59,9 +59,10 @@ class _Source:
                     value = assigned_by(node, self.data) if is_sure else [(name, Unresolved(name))]
                     self.data |= dict(value)
 
-    def function(self, node: ast.FunctionDef) -> None:
+    def function(self, name: str) -> None:
         """Read the configuration that a function returns, with its changes to another's."""
-        if node.name.startswith("_"):  # a helper, not a configuration to be chosen
+        node = self.functions.pop(name, None)
+        if node is None or name.startswith("_"):  # a helper, not a configuration to be chosen
             return
         known: dict[str, Any] = {}
         prefix = f"{FUNCTIONS}.{node.name}."
@@ -92,9 +93,11 @@ class _Source:
     def _built(self, node: ast.expr, known: dict[str, Any], prefix: str) -> Any:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
-            name, configurations = called(node), self.data.get(FUNCTIONS, {})
-            if name in configurations and not node.keywords and not node.args:
-                return self._copied(configurations[name], f"{FUNCTIONS}.{name}.", prefix)
+            name = called(node)
+            if not node.keywords and not node.args:
+                self.function(name)
+                if name in (read := self.data.get(FUNCTIONS, {})):
+                    return self._copied(read[name], f"{FUNCTIONS}.{name}.", prefix)
             found: dict[str, Any] = {"_call": name}
             self._count()
             for i, argument in enumerate(node.args):
@@ -136,7 +139,6 @@ class _Source:
         return found
 
     def _place(self, key: str, there: ast.stmt | ast.expr | int) -> None:
-        """Keep the line of a dotted key."""
         self.written += len(key)
         KEY_CHARACTERS.check(self.written, "The Python code")
         self.lines[key] = there if isinstance(there, int) else there.lineno
@@ -149,7 +151,7 @@ def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
         InputError: Its functions build more settings than `budgets.SETTINGS`.
         RecursionError: It is nested too deeply.
     """
-    source = _Source()
+    source = _Source(tree)
     for statement in tree.body:
         source.assign(statement, source.data, "")
         source.set_again(statement)
@@ -159,27 +161,6 @@ def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
                 source.assign(inner, settings, f"{statement.name}.")
             if settings:
                 source.data[statement.name] = settings
-    for function in _callees_first(tree):
-        source.function(function)
+    for name in list(source.functions):
+        source.function(name)
     return source.data, source.lines
-
-
-def _callees_first(tree: ast.Module) -> list[ast.FunctionDef]:
-    """Return the functions of a module, each after those it calls without arguments."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    ordered: dict[str, ast.FunctionDef] = {}
-    begun: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in begun:
-            return
-        begun.add(name)
-        for node in ast.walk(functions[name]):
-            called = node.func if isinstance(node, ast.Call) and not node.args else None
-            if isinstance(called, ast.Name) and called.id in functions:
-                visit(called.id)
-        ordered[name] = functions[name]
-
-    for name in functions:
-        visit(name)
-    return list(ordered.values())

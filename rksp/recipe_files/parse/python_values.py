@@ -39,6 +39,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _OF_LAUNCHERS = re.compile(r"WORLD_SIZE|RANK|NODE|GPU|NPROC|TASK|DEVICES|SLURM")
+ANY = "**"  # stands for every name that is not spelt out
 MOST_MERGED = 200  # settings of one dict that others are poured into
 _PARTS = (list, Mapping)
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
@@ -86,9 +87,10 @@ def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
     if isinstance(node, ast.Name):
         value = known.get(node.id, _UNKNOWN)
         return Unresolved(node.id) if isinstance(value, Settings) or value is _UNKNOWN else value
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        home = known.get(node.value.id)
-        return home.held.get(node.attr, _UNKNOWN) if isinstance(home, Settings) else _UNKNOWN
+    if isinstance(node, ast.Attribute):
+        home = settings_of(node.value, known)
+        value = _UNKNOWN if home is None else home.held.get(node.attr, _UNKNOWN)
+        return _UNKNOWN if isinstance(value, Settings) else value
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         home = _evaluated(node.value, known)
         return home.get(node.slice.value, _UNKNOWN) if isinstance(home, Mapping) else _UNKNOWN
@@ -105,6 +107,30 @@ def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
                 value = _ARITHMETIC[type(node.op)](left, right)
                 return value if _is_small(value) else _UNKNOWN
     return _UNKNOWN
+
+
+def settings_of(node: ast.expr, known: Mapping[str, object]) -> Settings | None:
+    """Return the settings of the object that an expression names: `config`, `config.optimizer`."""
+    value: object = None
+    if isinstance(node, ast.Name):
+        value = known.get(node.id)
+    elif isinstance(node, ast.Attribute) and (home := settings_of(node.value, known)) is not None:
+        value = home.held.get(node.attr)
+    return value if isinstance(value, Settings) else None
+
+
+def words_of(node: ast.Call, known: Mapping[str, object]) -> dict[str, Any]:
+    """Return the named arguments of a call; those of a `**settings` that is not known are `ANY`."""
+    given: dict[str, Any] = {}
+    for word in node.keywords:
+        value = value_of(word.value, known)
+        if word.arg is not None:
+            given[word.arg] = value
+        elif isinstance(value, Mapping) and len(value) <= MOST_MERGED:
+            given |= value
+        else:
+            given[ANY] = Unresolved(f"**{ast.unparse(word.value)}")
+    return given
 
 
 def flat(node: ast.expr, known: Mapping[str, object]) -> Any:

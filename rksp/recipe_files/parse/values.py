@@ -1,9 +1,11 @@
-"""Values of configuration files: YAML 1.2 numbers, and values that are set elsewhere."""
+"""Values of configuration files: YAML 1.2 numbers, what is set elsewhere, and what W&B wraps."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
@@ -26,3 +28,32 @@ def read_number(text: str) -> int | float | None:
     if WHOLE.fullmatch(text) and len(text) <= _LONGEST:
         return int(text.replace("_", ""))
     return float(text.replace("_", "")) if NUMBER.fullmatch(text) else None
+
+
+_OWN = ("_wandb", "wandb_version")  # what W&B says of itself
+
+
+def is_logged(data: Mapping[str, Any]) -> bool:
+    """Tell whether every setting, and more than one, is wrapped."""
+    inner = [value for key, value in data.items() if key not in _OWN]
+    return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
+
+
+def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings alone."""
+    return {k: v["value"] for k, v in data.items() if k not in _OWN and _is_wrapped(v)}
+
+
+def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
+    """Return the lines of the settings by their keys without `value`."""
+    found = {}
+    for key, line in lines.items():
+        parts = key.split(".")
+        if len(parts) > 1 and parts[1] == "value":
+            inner = ".".join((parts[0], *parts[2:]))
+            found[inner] = line if len(parts) > 2 else lines[parts[0]]
+    return found
+
+
+def _is_wrapped(value: object) -> bool:
+    return isinstance(value, Mapping) and "value" in value

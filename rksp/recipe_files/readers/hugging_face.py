@@ -226,16 +226,14 @@ def _trl_alpha(draft: Draft) -> None:
 
 
 def _completions(draft: Draft) -> None:
-    """Set the length for GRPO where prompts are limited as well as completions, else assume it."""
+    """Set the length for GRPO: of prompt and completion; the first is assumed to be short."""
     if draft.value("objective") == "grpo" and not draft.document.has("max_length"):
-        found, prompt = draft.number("max_completion_length"), draft.number("max_prompt_length")
-        if found is not None and prompt is not None:
-            total, text = int(found.value + prompt.value), "prompt and answer"
-            draft.put("sequence_length", total, prompt, found, text=text)
-            return
-        limit = found.value if found is not None else "512 (the default)"
-        why = f"max_completion_length: {limit} tokens come after a prompt of unknown length"
-        draft.assume("sequence_length", f"{why}; give --sequence-length", found)
+        answer = draft.number_or(512, "max_completion_length")
+        prompt = draft.number("max_prompt_length")
+        total = int(answer.value if prompt is None else prompt.value + answer.value)
+        is_open = ("sequence_length",) if prompt is None else ()
+        text = "of completions, after prompts of unknown length" if is_open else "both"
+        draft.put("sequence_length", total, prompt, answer, text=text, after=is_open)
 
 
 def _groups(draft: Draft) -> None:

@@ -39,6 +39,7 @@ class OriginKind(StrEnum):
 # Without these there is no answer, where a file gives them and rksp cannot tell what they are.
 DECISIVE = (
     *("learning_rate", "optimizer", "objective", "batch_size", "sequence_length", "max_steps"),
+    "peft",
 )
 
 

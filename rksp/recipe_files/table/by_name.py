@@ -14,13 +14,14 @@ from functools import partial
 
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.python_loop import OPTIMIZERS
+from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
-from rksp.recipe_files.table.names import precision_of
+from rksp.recipe_files.table.names import optimizer_of, precision_of
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
@@ -36,9 +37,12 @@ from rksp.recipe_files.table.spellings import (
 
 _TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
+_FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_SWITCH = re.compile(r"(^|\.)(use_)?(bf16|fp16|bfloat16|float16)($|_bfloat16$)")
+_OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -55,7 +59,7 @@ def _first(
     for one in stated:
         if isinstance(one.value, Unresolved) or one.value == "auto":
             draft.seen.add(one.key)
-            if not usable:
+            if not usable or _passes_another(one, usable[0], field):
                 draft.unknown(field, one)
                 return None
             continue
@@ -79,6 +83,14 @@ def _first(
     return first
 
 
+def _passes_another(passed: Found, first: Found, field: str) -> bool:
+    """Tell whether what a script builds with is a name of another setting than was found."""
+    if field != "learning_rate" or not isinstance(passed.value, Unresolved):
+        return False
+    name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
+    return name not in (_last(first), "lr", "learning_rate")
+
+
 def _last(found: Found) -> str:
     return plain(found.key.rpartition(".")[2])
 
@@ -93,7 +105,7 @@ def fill(draft: Draft) -> None:
     set_objective(draft, names)
     _devices(draft, names)
     _optimizer(draft, names)
-    _plain_number(draft, names, "learning_rate", "rate")
+    _rate(draft, names)
     schedule = _first(draft, names, "schedule", spelt("schedule", "name"), needed=str)
     if schedule is not None:
         convert.put_schedule(draft, schedule)
@@ -114,6 +126,9 @@ def fill(draft: Draft) -> None:
     _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+    settle_loop(draft)
+    is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
+    settle_adapters(draft, is_module=is_module)
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -225,16 +240,33 @@ def complete(draft: Draft) -> None:
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
     _held(draft, names)
+    settle_adapters(draft)
     if draft.lacks_target:
         model(draft, names)
     elif draft.is_literal and (foreign := foreign_blocks(draft.document, asked)):
         draft.no_target(f"its blocks have {foreign}; name a model with such blocks as TARGET.")
 
 
-def _plain_number(draft: Draft, names: Names, field: str, unit: str = "number") -> None:
-    found = _first(draft, names, field, spelt(field, unit))
+def _plain_number(draft: Draft, names: Names, field: str) -> None:
+    found = _first(draft, names, field, spelt(field, "number"))
     if found is not None and not draft.is_read(field):
         draft.put(field, found.value, found)
+
+
+def _rate(draft: Draft, names: Names) -> None:
+    """Set the rate; what an optimizer is built with is not it where the script sets it again."""
+    found = _first(draft, names, "learning_rate", spelt("learning_rate", "rate"))
+    if found is None:
+        return
+    is_built = found.key.startswith(f"{OPTIMIZERS}.")
+    other = names.find(spelt("learning_rate", "rate"))[-1]
+    is_alone = number(other.value) != found.value or other.key == found.key
+    if is_built and found.value == 0:
+        draft.unknown("learning_rate", found, f"{found.key} is 0 until it is set elsewhere")
+    elif is_built and is_alone and BY_HAND in draft.document.data:
+        draft.unknown("learning_rate", found, "the script sets the rate again by hand")
+    else:
+        draft.put("learning_rate", found.value, found)
 
 
 def _devices(draft: Draft, names: Names) -> None:
@@ -245,12 +277,20 @@ def _devices(draft: Draft, names: Names) -> None:
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
-    if found is None and isinstance(built, Mapping) and built:
-        word = str(next(iter(built)))
+    words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
+    found = None
+    if not words:
+        found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+    else:
+        kinds = {optimizer_of(word)[0]: word for word in reversed(words)}
+        word = kinds.get("muon", words[0])
         key = f"{OPTIMIZERS}.{word}"
-        found = Found(key=key, value=word, line=draft.document.lines.get(key))
+        found = Found(key=key, value=word.split()[0], line=draft.document.lines.get(key))
+        if (len(kinds) > 1 and "muon" not in kinds) or word == "configure_optimizers":
+            draft.unknown("optimizer", found, f"the script builds {' or '.join(words)}")
+            return
     if found is not None:
         convert.put_optimizer(draft, found)
 
@@ -269,6 +309,11 @@ def _length(draft: Draft, names: Names) -> None:
     found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
+    elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
+        keys = (key for key in draft.document.leaves() if _OF_LENGTH.search(plain(key)))
+        other = draft.document.find(*keys)
+        if other is not None:
+            draft.unknown("sequence_length", other, f"{other.key} may mean it")
 
 
 def _batch(draft: Draft, names: Names) -> None:
@@ -332,7 +377,7 @@ def _steps(draft: Draft, names: Names) -> None:
         is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
         spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
         found = _first(draft, names, "max_steps", spellings)
-        if found is not None and found.value > 0:
+        if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
 
 
@@ -369,6 +414,10 @@ def _precision(draft: Draft, names: Names) -> None:
             draft.look(found.key)
             word = found.key.removesuffix(".enabled").rpartition(".")[2]
             convert.put_precision(draft, dataclasses.replace(found, value=word))
+            return
+    for found in names.find(spelt("precision", "name")):
+        if found.value is True:  # of one that it does not name
+            draft.unknown("precision", found)
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
     if named is not None and precision_of(named.value) is not None:
@@ -408,6 +457,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
+    whole = [sign, *names.find([*spelt("model", "names"), "model"])]
+    is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
@@ -417,7 +468,7 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
 
 _FILLED = {
     "optimizer": _optimizer,
-    "learning_rate": partial(_plain_number, field="learning_rate", unit="rate"),
+    "learning_rate": _rate,
     "sequence_length": _length,
     "batch_size": _batch,
     "max_steps": _steps,

@@ -7,6 +7,7 @@ sets what several keys decide together.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -160,8 +162,11 @@ def betas(draft: Draft, keys: str) -> None:
         raise InputError(
             f"{draft.where(found)}: {found.key} is {found.value!r}, not a pair of numbers."
         )
-    draft.put("adam_beta1", pair[0], found)
-    draft.put("adam_beta2", pair[1], found)
+    for name, value in zip(("adam_beta1", "adam_beta2"), pair, strict=False):
+        if isinstance(value, Unresolved):
+            draft.unknown(name, dataclasses.replace(found, value=value))
+        else:
+            draft.put(name, value, found)
 
 
 def lowest_rate(draft: Draft, name: str, keys: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from rksp.ground.model import definite
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
+from rksp.recipe_files.parse.python_loop import WORDS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
@@ -27,6 +28,7 @@ _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
+_STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
 
@@ -38,7 +40,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
         draft.no_target(f"it is {foreign[0]}, which builds its own model; name a TARGET.")
         return
     said = names.find(spelt("model", "names"))
-    named = [one for one in said if isinstance(one.value, str)]
+    named = [o for o in said if isinstance(o.value, str) and not o.value.endswith(_STATES)]
     is_scratch = any(is_on(one.value) for one in names.find(spelt("model", "scratch"))) or any(
         one.value is False for one in names.find(spelt("model", "stored"))
     )
@@ -72,7 +74,9 @@ def model(draft: Draft, names: Names | None = None) -> None:
     if hub is not None and hub.value.count("/") == 1 and hub.value[0].isalnum():
         _weights(draft, hub, is_scratch)  # the Hub's, though not in the table
         return
-    last = [o for o in names.find(spelt("model", "last")) if isinstance(o.value, str)]
+    is_script = WORDS in draft.document.data  # which builds another model than its tokenizer's
+    last = [] if is_script else names.find(spelt("model", "last"))
+    last = [one for one in last if isinstance(one.value, str)]
     guess = next((one for one in last if _resolves(draft, one.value)), None)
     if guess is not None:
         draft.look(guess.key)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.python_loop import NAMES
+from rksp.recipe_files.parse.python_loop import NAMES, WORDS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table.draft import Draft
+from rksp.recipe_files.table.loop import doubt_of_text
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
 
 _OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
@@ -50,6 +52,8 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
         first, allowed, is_guess = first or found, both, is_guess and is_weak
     if first is None or not allowed or allowed[0] == draft.value("objective"):
         _doubt(draft, names)
+        if first is None:
+            _doubt_script(draft)
         return
     called = {word for one in names.find(spelt("objective", "called")) for word in _parts(one)}
     chosen = [one for one in allowed if one in called]
@@ -73,12 +77,26 @@ def _taught(draft: Draft, names: Names) -> None:
 def _doubt(draft: Draft, names: Names) -> None:
     """Leave the objective unknown where the run's own name alone speaks for another than text."""
     against, text = set(spelt("objective", "against")), set(spelt("objective", "for"))
-    for one in names.find(spelt("objective", "called")):
-        found = against.intersection(parts := _parts(one))
-        if found and text.isdisjoint(parts):
-            said = f"{_words_of(one)} says {min(found)}, and nothing else in the file does"
+    called = names.find(spelt("objective", "called"))
+    if draft.document.syntax == "python":  # a module of settings names what else it is for
+        stated = map(draft.document.find, draft.document.leaves())
+        plainly = [one for one in stated if one is not None and isinstance(one.value, str | float)]
+        called += [dataclasses.replace(one, value=f"{one.key} {one.value}") for one in plainly]
+    for one in called:
+        spoken = against.intersection(parts := _parts(one))
+        if spoken and text.isdisjoint(parts):
+            said = f"{_words_of(one)} says {min(spoken)}, and nothing else in the file does"
             draft.unknown("objective", one, said)
             return
+
+
+def _doubt_script(draft: Draft) -> None:
+    """Leave the objective unknown where a script's own words do not speak for text."""
+    words = draft.document.data.get(WORDS)
+    why = "" if words is None else doubt_of_text(str(words))
+    if why and not draft.knows("objective"):
+        found = Found(key=WORDS, value="")
+        draft.unknown("objective", found, f"{why}, and no objective is named")
 
 
 def _parts(found: Found) -> list[str]:
@@ -104,6 +122,8 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
         )
         if found_word is not None:
             yield Found(key=NAMES, value=found_word), shown.split(), bool(meaning)
+    if re.search(r"critic(?![a-z])", plain(str(document.data.get(WORDS, "")))):
+        yield Found(key=WORDS, value="critic"), ["ppo"], True
     rolled = set(spelt("objective", "rolled"))
     for key in document.stated().leaves():
         one = document.find(key)

@@ -153,7 +153,7 @@ def spoken_of(key: str) -> str:
 @cache
 def _spelt_fields() -> tuple[tuple[str, str], ...]:
     units = {name: thesaurus()[name] for name in (*DECISIVE, *PREFERRED, *REWARDED)}
-    del units["objective"]  # a table of another kind
+    del units["objective"], units["peft"]  # a table of another kind, and short words
     return tuple((n, one) for n, of in units.items() for one in " ".join(of.values()).split())
 
 
