@@ -129,13 +129,7 @@ class RateMixture:
 
 
 def _solve(normals: _Normals, share: float, widest: float) -> float:
-    """Return the logarithm below which this share lies, by bisection.
-
-    Args:
-        normals: The parts.
-        share: Of all of them.
-        widest: The largest standard deviation that one of them may have.
-    """
+    """Return the logarithm below which this share lies, by bisection; no part may be wider."""
     locations = [location for _, location, _ in normals]
     if len(normals) == 1:
         return locations[0] + normals[0][2] * _NORMAL.inv_cdf(share)

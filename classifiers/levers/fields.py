@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rksp.classifiers.edge_inputs import CONFIG_COLUMNS, SHORT
-from rksp.classifiers.edge_model import EdgeModel, load_edge_model
+from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.levers.catalogue import LEVERS
-from rksp.classifiers.levers.effects import LeverSize, LeverTable, load_lever_table
+from rksp.classifiers.levers.effects import LeverSize, load_lever_table
 
 _TOKENS = ("noise", "small_batch")
 _DECAY = ("undecayed",)
@@ -53,8 +53,7 @@ def edge_effect(field: str) -> str:
     """Return what a field of the recipe does to the edge, a clause that begins with its kind."""
     if field in _SCALES:
         return _SCALES[field]
-    model, sizes = load_edge_model(), _sizes(load_lever_table(), field)
-    moves, (runs, failed) = _moves(model, field), _changed(model, field)
+    moves, sizes, runs, failed = _known(field)
     told = [f"moves E by {'; '.join(moves)}"] if moves else []
     told += map(_shown, sizes)
     if runs:
@@ -67,14 +66,12 @@ def edge_effect(field: str) -> str:
 def edge_effects(fields: Iterable[str]) -> list[str]:
     """Return what is known of several fields, a sentence for each kind of answer that they have."""
     kinds: dict[str, list[str]] = {_MOVES: [], _NONE: [], _UNKNOWN: []}
-    model = load_edge_model()
     for field in (one for one in fields if one not in _SCALES):
-        moves, (runs, failed) = _moves(model, field), _changed(model, field)
-        sizes = [x for x in _sizes(load_lever_table(), field) if x[1].low is not None]
+        moves, measured, runs, failed = _known(field)
+        sizes = [x for x in measured if x[1].low is not None]
         if moves or not all(map(_is_chance, sizes)):
-            amounts = [text.split(" ")[0] for text in moves] or [
-                f"{x.shift:+.2f}" for _, x in sizes
-            ]
+            amounts = [text.split(" ")[0] for text in moves]
+            amounts = amounts or [f"{size.shift:+.2f}" for _, size in sizes]
             kinds[_MOVES].append(f"{field} ({', '.join(amounts)})")
         elif sizes or (runs and failed <= _HARMLESS * runs):
             pairs = sum(size.pairs for _, size in sizes)
@@ -84,25 +81,21 @@ def edge_effects(fields: Iterable[str]) -> list[str]:
     return [f"{kind}: {', '.join(named)}" for kind, named in kinds.items() if named]
 
 
-def _moves(model: EdgeModel, field: str) -> list[str]:
-    """Return by how much each column of a field moves the edge, a clause each."""
-    return [
+def _known(field: str) -> tuple[list[str], list[tuple[str, LeverSize]], int, int]:
+    """Return what moves the edge, a clause a column, what pairs of decoders measured, and runs.
+
+    The runs are public ones that change the field alone, and those of them that failed.
+    """
+    model, table = load_edge_model(), load_lever_table()
+    moves = [
         f"{model.edge.weights[column.name]:+.2f} decades "
         f"{'a decade of' if column.unit == 'decades' else 'at most by'} {column.meaning}"
         for column in CONFIG_COLUMNS
         if column.name in _COLUMNS.get(field, ())
     ]
-
-
-def _changed(model: EdgeModel, field: str) -> tuple[int, int]:
-    """Return how many public runs change a field alone, and how many of them failed."""
-    runs, failed = model.card.get("one_setting", {}).get(_CHANGED.get(field), (0, 0))
-    return runs, failed
-
-
-def _sizes(table: LeverTable, field: str) -> list[tuple[str, LeverSize]]:
     found = [(one.name, table.size("decoder", one.name)) for one in LEVERS if one.field == field]
-    return [(name, size) for name, size in found if size is not None]
+    runs, failed = model.card.get("one_setting", {}).get(_CHANGED.get(field), (0, 0))
+    return moves, [(name, size) for name, size in found if size is not None], runs, failed
 
 
 def _is_chance(measured: tuple[str, LeverSize]) -> bool:

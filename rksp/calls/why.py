@@ -23,7 +23,8 @@ from rksp.models.resolve import resolve
 from rksp.models.source import ModelSource
 from rksp.own_runs.course import Fate
 from rksp.own_runs.history import History, history_of
-from rksp.own_runs.interpret import Words, is_bookkeeping, is_rate
+from rksp.own_runs.interpret import Words, is_bookkeeping
+from rksp.own_runs.metrics import is_rate
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import Curve, RawRun
 from rksp.own_runs.scorecard import history_report, scorecard
@@ -70,30 +71,27 @@ def why(
     """
     files = [paths] if isinstance(paths, str | os.PathLike) else paths
     raws = read_raw_runs([Path(one) for one in files])
-    stories = list(_stories(raws, metric))
+    stories = []
+    for raw in (one for one in raws if one.curves):
+        with contextlib.suppress(InputError):
+            stories.append(course_of(raw, metric))
     is_one = len(raws) == len(stories) == 1
     question = _Question.of(stories[0] if is_one else None, target, recipe)
     history = _history(raws, question, metric, may_fail=bool(stories))
+    told = None if history is None else history_report(history)
     rate = question.rate(stories[0]) if is_one else None
     courses = [_course_report(story, rate) for story in stories]
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
         recipe=question.recipe,
-        history=None if history is None else history_report(history),
-        scorecard=None if history is None else scorecard(history),
+        history=told,
+        scorecard=None if told is None else scorecard(told),
         courses=courses,
         rate=rate,
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
         differences=list(_differences(stories)),
     ).finite()
-
-
-def _stories(raws: Sequence[RawRun], metric: str | None) -> Iterator[Story]:
-    for raw in raws:
-        if raw.curves:
-            with contextlib.suppress(InputError):
-                yield course_of(raw, metric)
 
 
 def _history(
@@ -304,7 +302,8 @@ def _told(story: Story) -> Iterator[str]:
     found = story.course
     of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
-    what = "The loss" if found.fate is Fate.OVERFIT else f"The {_plain(story.metric)}"
+    name = "loss" if found.fate is Fate.OVERFIT else story.metric
+    what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
     yield _TOLD[found.fate].format(What=what, **of, **places)
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return
@@ -317,10 +316,6 @@ def _told(story: Story) -> Iterator[str]:
         yield "The gradient norm was no number from the first record on."
     elif story.grad_norm is not None:
         yield "The gradient norm gave no warning."
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ").lower() if "/" not in name else name
 
 
 def _said(value: float) -> str:

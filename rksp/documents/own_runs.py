@@ -70,6 +70,7 @@ class PastLadderReport(Part):
         best_rate: Of the lowest loss.
         likely_edge, best_said, exceed_said: What the shipped model says: E, S and X.
         edge_error: Decades between the likely edge and the middle of `edge`.
+        edge_error_with_others: The same, where rksp knows the other ladders.
         is_inside: Whether `edge` touches the 90 % range of the edge that the shipped model states.
         unused: Why nothing is learned from it, a clause; empty if it counts.
         surprise: How it contradicts the model, the other runs or itself; empty if it does not.
@@ -86,6 +87,7 @@ class PastLadderReport(Part):
     best_said: float | None
     exceed_said: float | None = None
     edge_error: float | None
+    edge_error_with_others: float | None = None
     is_inside: bool | None
     unused: str
     surprise: str

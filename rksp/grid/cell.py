@@ -315,7 +315,6 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     """
     with collector_paused():
         from rksp.assessment import pipeline  # noqa: F401 - its loading is no part of a profile
-        from rksp.classifiers.edge_model import Remembered, load_edge_model
         from rksp.models.configuration import refusals
 
     options = group.options
@@ -330,9 +329,7 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
     first = next((recipe for _, recipe, _ in cells if isinstance(recipe, Recipe)), Recipe())
     try:
         question, evidence = ask(group, options, first)
-        question = question.learning(options.runs)
-        memory = Remembered(question.classifier or load_edge_model())
-        question = replace(question, classifier=memory)
+        question = question.learning(options.runs).remembering()
     except expected as error:
         yield _failed(error)
         return

@@ -13,12 +13,12 @@ from enum import StrEnum
 
 import numpy as np
 
-_FEWEST = 3  # records from which a course can be told
+FEWEST = 3  # records from which a course can be told
 _ROSE = 0.18  # of what was learned: an end this far above the minimum has failed
 _ROSE_LEAST = 0.03  # of what was learned, where the rise undid most of the run's time
 _EARLY = 0.75  # of the way to the lowest point
 _LASTS = 0.15  # of the run: a rise that is no last wobble
-_STEADY = 12.0  # times what the curve strays from one that only rises
+_STEADY = 12.0  # times what the curve strays from one that only rises, or only falls
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
@@ -33,7 +33,8 @@ _STILL = 0.002  # of its height: a loss that moves less stands still
 _LANGUAGE = 3.5  # nats: a language model that stays above has learned little more than frequencies
 _UNTRAINED = 8.0  # nats: only a model that has learned nothing is there
 _HABIT = 5.0  # times what the run strayed before: a rise that is no habit of it
-_CLEAR = 30  # records from which a reward that never rose is no chance
+_CLEAR = 30  # records from which a loss that stands still is no chance
+_FLOOR = 0.02  # of a reward's range: it is at its lowest
 _SEEN = 8  # records from which a habit is known
 _MOST_SEEN = 200  # records of a curve that its habit is taken from
 _SLOW = 0.25  # power of the window by which smoothing lowers noise that has a memory
@@ -111,11 +112,6 @@ class _Facts:
         return float(self.smooth[self.lowest])
 
     @property
-    def spread(self) -> float:
-        """Standard deviation from the smoothed curve."""
-        return float((self.values - self.smooth).std())
-
-    @property
     def learned(self) -> float:
         return float(max(self.values[0], np.median(self.values[:3])) - self.level)
 
@@ -157,7 +153,7 @@ def course(
     )
     if _ends_lost(known):
         return _failed(replace(told, fate=Fate.NAN), steps, norm, _nan_onset(values))
-    if len(facts.values) < _FEWEST:
+    if len(facts.values) < FEWEST:
         return told
     fate, onset = (Fate.FINE, 0) if is_opposed else _fate(facts, is_gain=is_gain)
     if fate.is_failure:
@@ -270,13 +266,13 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     has_learned = facts.learned > usual
     is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
     if is_gain:  # most rewards of a record are alike, and few lie far off
-        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * facts.spread)
+        spread = float((facts.values - facts.smooth).std())
+        has_fallen = is_clear and rise > max(_FELL * facts.learned, _NOISE * spread)
         if has_fallen and len(facts.values) < _SEEN:
             return Fate.UNTOLD, 0
         if has_fallen:
             return Fate.COLLAPSED, _onset(facts)
-        has_risen = facts.learned > max(usual, _NOISE * facts.spread) or _has_gained(facts)
-        return (Fate.FINE if has_risen else Fate.NEVER_LEARNED), 0
+        return (Fate.NEVER_LEARNED if _is_at_its_floor(facts) else Fate.FINE), 0
     if _is_flat(facts):
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
@@ -284,12 +280,13 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     far = min(max(0.5 * abs(first), facts.noise), abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
-    if is_clear and rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level)):
+    if is_clear and len(facts.values) < _SEEN and rise < far:
+        return Fate.UNTOLD, 0
+    has_risen = rise > _ROSE * max(facts.learned, 0.1 * abs(facts.level))
+    if is_clear and (has_risen or _is_set_back(facts, usual)):
         peak = facts.smooth[facts.lowest :].max()
         came_back = peak - facts.ended > _CAME_BACK * (peak - facts.level)
         return (Fate.SPIKE_UNRECOVERED if came_back else Fate.DIVERGED), _onset(facts)
-    if is_clear and _is_set_back(facts, usual):
-        return Fate.DIVERGED, facts.lowest
     third = facts.values[-max(3, len(facts.values) // 3) :]
     top = max(first, facts.level + facts.learned) + max(_NOISE * facts.noise, usual)
     if (third > top).mean() > _WILD:
@@ -300,39 +297,41 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
         return Fate.SPIKE_RECOVERED, 0
-    has_risen = facts.ended - first > max(2 * facts.noise, _ROSE_A_LITTLE * abs(first))
+    is_higher = facts.ended - first > max(2 * facts.noise, _ROSE_A_LITTLE * abs(first))
     least = max(0.5 * facts.learned, _ROSE_A_LITTLE * abs(facts.level))
+    least = max(least, 0.5 * float(np.median(np.abs(np.diff(facts.values)))))
     may_rise = is_over and rise > least and len(facts.values) < _SEEN
-    return (Fate.UNTOLD if has_risen or may_rise else Fate.FINE), 0
+    return (Fate.UNTOLD if is_higher or may_rise else Fate.FINE), 0
 
 
 def _is_set_back(facts: _Facts, usual: float) -> bool:
     """Tell whether the end is where the run was well before its lowest point.
 
     A rise that is small beside all that was learned may undo most of the time of the run. Then it
-    goes on and on: the curve behind the lowest point is close to one that only rises.
+    goes on and on, or settles: the curve behind the lowest point is close to one that only rises,
+    or behind its peak to one that only falls.
     """
-    passed = int(np.argmax(facts.smooth <= facts.ended))
+    rise, passed = facts.ended - facts.level, int(np.argmax(facts.smooth <= facts.ended))
     after = facts.smooth[facts.lowest :]
-    rise = facts.ended - facts.level
-    is_steady = len(after) > _LASTS * len(facts.smooth) and _STEADY * _strays(after[::-1]) < rise
-    is_clear = rise > max(usual, _ROSE_LEAST * facts.learned)
-    return is_steady and is_clear and passed < _EARLY * facts.lowest
+    settled = after[int(np.argmax(after)) :]
+    strays = [_strays(x) for x in (after[::-1], settled) if len(x) > _LASTS * len(facts.smooth)]
+    is_clear = rise > max(usual, _ROSE_LEAST * facts.learned, _STEADY * min(strays, default=rise))
+    return is_clear and passed < _EARLY * facts.lowest
 
 
-def _has_gained(facts: _Facts) -> bool:
-    """Tell whether a reward rose at any time by more than chance, or too little is known."""
-    values, size = facts.values, len(facts.values)
-    if size < _CLEAR:
-        return True
-    for part in (size // 20, size // 10, size // 3, size // 2):
-        before, after = values[: max(3, part)], values[max(3, part) :]
-        error = 1.25 * math.hypot(
-            before.std() / len(before) ** 0.5, after.std() / len(after) ** 0.5
-        )
-        if np.mean(before) - np.mean(after) > _NOISE * error:
-            return True
-    return False
+def _is_at_its_floor(facts: _Facts) -> bool:
+    """Tell whether a reward is never paid: its values are at their lowest, and so is its end.
+
+    One that is level elsewhere may have been as good from the start. Lower is better here.
+    """
+    values = facts.values
+    if len(values) < _SEEN:
+        return False
+    early, late = np.array_split(values, 2)
+    doubt = _NOISE * math.hypot(early.std() / len(early) ** 0.5, late.std() / len(late) ** 0.5)
+    usual = min(facts.ended, float(np.median(values)))
+    is_low = values.max() - usual <= _FLOOR * np.ptp(values)
+    return bool(is_low and early.mean() - late.mean() <= doubt)
 
 
 def _is_flat(facts: _Facts) -> bool:
@@ -350,8 +349,7 @@ def _is_flat(facts: _Facts) -> bool:
     if gained > max(facts.noise, 0.02 * abs(start)) or facts.learned > 0.15 * abs(values[0]):
         return False
     at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
-    is_near = facts.ended < 1.1 * values[0]
-    return bool(is_near and (at_guess or facts.ended > _LANGUAGE))
+    return bool(facts.ended < 1.1 * values[0] and (at_guess or facts.ended > _LANGUAGE))
 
 
 def _died(facts: _Facts) -> int | None:
@@ -366,7 +364,8 @@ def _died(facts: _Facts) -> int | None:
         _VOCABULARY[0] < facts.values[0] < _VOCABULARY[1] and ended > _UNIGRAM * facts.values[0]
     )
     margin = _STILL * abs(ended) if classes else max(0.01 * abs(ended), 2 * facts.wobble)
-    still = np.abs((facts.values if classes else facts.smooth) - ended) < margin
+    smooth = rolling_median(facts.values, max(3, facts.width))  # one record is no movement
+    still = np.abs(smooth - ended) < margin
     since = size - int(np.argmin(still[::-1])) if not still.all() else 0
     is_long = size >= (_SEEN if classes else _CLEAR)
     return since if (classes or is_language) and is_long and since <= size // 2 else None
@@ -378,7 +377,7 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     The onset is the first evaluation after the lowest.
     """
     finite = np.isfinite(values)
-    if finite.sum() < _FEWEST:
+    if finite.sum() < FEWEST:
         return None
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
@@ -386,7 +385,8 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     doubt = 2 * held.wobble
     if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
         doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
-    if lowest == len(values) - 1 or rise < max(_WORSE * abs(held.level), doubt):
+    is_clear = rise >= max(_WORSE * abs(held.level), doubt) or _has_turned(values, lowest)
+    if lowest == len(values) - 1 or not is_clear:
         return None
     reach = max(2, held.width // 2)
     near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
@@ -398,12 +398,21 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
     return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
 
 
+def _has_turned(values: np.ndarray, lowest: int) -> bool:
+    """Tell whether the last third of noisy evaluations is higher than as many about the lowest."""
+    size = len(values) // 3
+    low, late = values[max(0, lowest - size // 2) :][:size], values[-size:]
+    if size < FEWEST or len(low) < size:
+        return False
+    doubt = _NOISE * math.hypot(low.std(ddof=1), late.std(ddof=1)) / size**0.5
+    return bool(late.mean() - low.mean() > max(_WORSE * abs(low.mean()), doubt))
+
+
 def _onset(facts: _Facts) -> int:
     """Return the record at which the rise to the end began: the first that never came back."""
     rise = facts.ended - facts.level
     share = 0.1 * min(rise, facts.learned) if facts.learned > 0 else 0.1 * rise
-    limit = facts.level + max(0.5 * _NOISE * facts.noise, share)
-    limit = min(limit, facts.level + 0.5 * rise)
+    limit = facts.level + min(max(facts.wobble, share), 0.5 * rise)
     calm = np.flatnonzero(facts.smooth <= limit)
     start = int(calm[-1]) if len(calm) else 0
     width = np.flatnonzero(facts.values[start:] > limit)
@@ -414,15 +423,14 @@ def _nan_onset(values: np.ndarray) -> int:
     """Return the record at which a run that ends without numbers left its course."""
     first = int(np.argmax(~np.isfinite(values)))
     before = values[:first]
-    if len(before) < _FEWEST:
+    if len(before) < FEWEST:
         return first
     facts = _facts(np.arange(first, dtype=np.float64), before)
-    limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * max(facts.learned, 0.0))
+    limit = facts.level + max(2 * _NOISE * facts.noise, 0.1 * facts.learned)
     # Of a run that rose from its first record on, the noise is the rise.
     limit = min(limit, before[0] + 0.5 * abs(before[0]))
-    above = before > limit
-    above[: facts.lowest] = False
-    return int(np.argmax(above)) if above.any() else first
+    above = np.flatnonzero(before[facts.lowest :] > limit)
+    return facts.lowest + int(above[0]) if len(above) else first
 
 
 def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:
@@ -435,7 +443,7 @@ def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int
         return replace(told, moved_first="grad_norm") if np.isnan(before).any() else told
     usual = norm[max(0, onset // 5) : onset]
     usual = usual[np.isfinite(usual)]
-    if len(usual) < _FEWEST:
+    if len(usual) < FEWEST:
         return told
     middle = np.median(usual)
     limit = max(_JUMP * middle, np.quantile(usual, 0.9) + middle)

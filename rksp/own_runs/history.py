@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from rksp.models.source import ModelSource
 from rksp.models.type_table import HEADS, WIDTHS
 from rksp.own_runs.interpret import PastRun, Words, left_out
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
-from rksp.own_runs.outcome import Judged, Trained, judge
+from rksp.own_runs.outcome import Judged, judge
 from rksp.own_runs.record import Shape
 from rksp.own_runs.registry import read_raw_runs
 from rksp.own_runs.run import RawRun
@@ -34,6 +34,7 @@ from rksp.recipe.start import SCRATCH, Start
 
 _WORSE_THAN_GUESSING = 0.5  # nats
 _DISORDERLY = "its losses do not follow the rate"
+Runs = TypeVar("Runs", Observed, Tuned)
 _Model = tuple[Declared | None, Start]  # what declares it, and the weights that it holds
 
 
@@ -81,20 +82,10 @@ class History:
     ignored: Sequence[str]
     doubt: str = ""
 
-    @property
-    def seen(self) -> list[Observed]:
-        """What can be learned from, of random weights."""
-        return [one for one in self._used if isinstance(one, Observed)]
-
-    @property
-    def tuned(self) -> list[Tuned]:
-        """What can be learned from, of trained weights."""
-        return [one for one in self._used if isinstance(one, Tuned)]
-
-    @property
-    def _used(self) -> list[Observed | Tuned]:
+    def used(self, kind: type[Runs]) -> list[Runs]:
+        """Return what can be learned from: `Observed` of random weights, `Tuned` of trained."""
         found = [] if self.doubt else [ladder.observed for ladder in self.ladders]
-        return [one for one in found if one is not None]
+        return [one for one in found if isinstance(one, kind)]
 
 
 def read_history(
@@ -244,7 +235,7 @@ def _ladder(
                 kept_apart=", ".join(f"{n}={v}" for n, v in runs[0].apart),
                 **seen,
             )
-        unused = _unused(found, trained, guess)
+        unused = _unused(found, guess)
     return PastLadder(
         name=name,
         runs=runs,
@@ -294,7 +285,7 @@ def _inputs(
     return declared_inputs(definite(declared), recipe), ""
 
 
-def _unused(found: LabelledRuns, runs: Sequence[Trained], guess: float | None) -> str:
+def _unused(found: LabelledRuns, guess: float | None) -> str:
     """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
     losses = found.losses[np.isfinite(found.losses)]
     if not np.isfinite(found.failed).any():

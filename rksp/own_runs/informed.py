@@ -309,5 +309,4 @@ def learned_report(
 
 
 def _ninety_percent_range(rates: RateMixture) -> float:
-    """Return the factor between the ends of the 90 % range of a rate."""
     return rates.quantile(0.95) / rates.quantile(0.05)

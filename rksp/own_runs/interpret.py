@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,12 +13,12 @@ import numpy as np
 
 from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
-from rksp.ground.text import words
 from rksp.models.resolve import settings_of
+from rksp.own_runs.metrics import in_nats, is_gain, is_metric, is_norm, is_rate, loss_among
 from rksp.own_runs.outcome import Trained, ended, final_loss
 from rksp.own_runs.record import PREFIX, UNSEEN, Shape, is_of_old_watch
 from rksp.own_runs.run import Curve, RawRun, number_of
-from rksp.recipe_files.columns import canonical, in_our_words, without_unit
+from rksp.recipe_files.columns import canonical, in_our_words
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import matches_any, read_document
 from rksp.recipe_files.said.origin import OriginKind
@@ -37,29 +36,6 @@ _BOOKKEEPING = frozenset(
 _STEPS = ("_step", "global_step", "train/global_step", "trainer/global_step", "step")
 _NAMED = 8  # columns, where none of them is known
 _FEW = 0.5  # of the runs: a text with more values than this share is a name, not a setting
-_NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "train/grad_norm_step")
-
-# The first that a run has counts. Hugging Face's `train_loss` is a mean over the whole run, and
-# stands beside `train/loss`, the last one.
-_TRAINING = words(
-    "final_loss final_train_loss train/loss loss lm_loss train_loss_step training_loss train_loss "
-    "train_loss_epoch loss/train metrics/loss"
-)
-_HELD_OUT = words(
-    "val/loss val_loss eval/loss eval_loss validation/loss validation_loss valid_loss valid/loss "
-    "dev_loss test_loss loss/val val_loss_epoch"
-)
-_RATES = words("learning_rate train/learning_rate lr train/lr optimizer/lr lr_scheduler/lr")
-_RANK = {name: place for place, name in enumerate((*_TRAINING, *_HELD_OUT))}
-_PREFIXES = ("metrics.", "summary.", "metric.")
-_EDGE = r"[/_.\s()\[\]-]"  # of a word in a name
-_BITS = re.compile(rf"(^|{_EDGE})(bits?|bpb|bpc)({_EDGE}|$)", re.I)  # per byte or character too
-_PERPLEXITY = re.compile(rf"(^|{_EDGE})(ppl|perplexity)({_EDGE}|$)", re.I)
-
-_GAIN = re.compile(
-    rf"(^|{_EDGE}|_)(acc|accuracy|f1|bleu|rouge\w*|auc|auroc|reward\w*|mfu|throughput)({_EDGE}|$)",
-    re.I,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +123,18 @@ class Words:
         if rate is None or not 0 < rate < math.inf:
             raise InputError("it has no learning rate")
         loss = _curve(raw, name)
+        is_told = bool(raw.outcome) or ended(raw.state, math.nan, None, None) == "diverged"
         last = number_of(raw.finals.get(name))
         final = in_nats(name, last) if last is not None else math.nan
         if last is not None and math.isnan(last):  # written down, and not just missing
             final = math.inf
         if loss is not None:
             final = float(loss.values[-1])
-        elif last is None and not _says_it_failed(raw):
+        elif last is None and not is_told:
             raise InputError(f"its {name} is no number")
         if final < 0:
             raise InputError(f"its {name} is below zero, so it is no cross-entropy")
-        norm = next((raw.curves[n] for n in _NORMS if n in raw.curves), None)
+        norm = next((c for n, c in raw.curves.items() if is_norm(n)), None)
         return PastRun(
             raw=raw,
             rate=rate,
@@ -181,7 +158,7 @@ class Words:
             name: value
             for name, value in raw.said.items()
             if not (
-                is_loss(name)
+                is_metric(name)
                 or name == self.metric
                 or is_bookkeeping(name)
                 or name in texts
@@ -307,16 +284,9 @@ def _rate_of(raw: RawRun, fields: Mapping[str, object]) -> float | None:
 
 def _curve(raw: RawRun, name: str) -> Curve | None:
     found = raw.curves.get(name)
-    if found is None or not len(found.values):
-        return None
-    if in_nats(name, 2.0) == 2.0:  # it is in nats already
+    if found is None or in_nats(name, 2.0) == 2.0:  # it is in nats already
         return found
     return Curve(steps=found.steps, values=np.array([in_nats(name, v) for v in found.values]))
-
-
-def _says_it_failed(raw: RawRun) -> bool:
-    """Tell whether a run without a loss says why: it diverged, or rksp has labelled it."""
-    return bool(raw.outcome) or ended(raw.state, math.nan, None, None) == "diverged"
 
 
 def _last_step(raw: RawRun, loss: Curve | None) -> int | None:
@@ -324,40 +294,3 @@ def _last_step(raw: RawRun, loss: Curve | None) -> int | None:
         return int(loss.steps[-1]) + 1
     found = next((number_of(raw.finals[n]) for n in _STEPS if n in raw.finals), None)
     return None if found is None or not 0 < found < 2**53 else int(found)
-
-
-def is_gain(name: str) -> bool:
-    """Tell by its name whether more of a metric is better, so that it is no loss."""
-    return _GAIN.search(name) is not None
-
-
-def _metric(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return without_unit(name).lower().replace(" ", "_").replace("-", "_")
-
-
-def is_loss(name: str) -> bool:
-    """Tell whether a metric is a loss by its name."""
-    return _metric(name) in _RANK
-
-
-def is_rate(name: str) -> bool:
-    """Tell whether a metric is the learning rate."""
-    return _metric(name) in _RATES
-
-
-def loss_among(names: Iterable[str]) -> str | None:
-    """Return the name of the loss; training comes before held-out data, as in rksp's own labels."""
-    ranked = [(_RANK[_metric(name)], name) for name in names if _metric(name) in _RANK]
-    return min(ranked)[1] if ranked else None
-
-
-def in_nats(name: str, value: float) -> float:
-    """Return a value of a metric in nats; those per byte are taken as they are.
-
-    Bits are 0.69 nats, and a perplexity is the exponential of the loss.
-    """
-    if _PERPLEXITY.search(name):
-        return math.log(value) if value > 0 else math.nan
-    return value * math.log(2) if _BITS.search(name) else value

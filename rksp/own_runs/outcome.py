@@ -180,6 +180,7 @@ _FINISHED = words("finished complete completed success succeeded done terminated
 _DIVERGED = words("diverged nan inf exploded non-finite overflow")
 _FAR = 1.0  # nats above the best, four times the margin: no full disk brings a loss there
 _NEAR_END = 0.95  # of the planned steps; trackers log every so many
+_RISEN = (Fate.DIVERGED, Fate.SPIKE_UNRECOVERED)
 _DENSE = 20  # logged points from which a curve shows spikes and an end
 
 
@@ -239,22 +240,15 @@ def ended(state: str, final: float, loss: Curve | None, planned: int | None) -> 
     if loss is not None and len(loss.values):
         if not np.isfinite(loss.values).all() or (loss.values > policy.max_loss).any():
             return "diverged"
-        if _has_risen(loss):
+        found = course(loss.steps, loss.values)
+        has_risen = found.fate in _RISEN and found.ended - found.level > policy.margin
+        if has_risen and len(loss.values) >= _DENSE:  # for good, wherever it stopped
             return "diverged"
         if planned and loss.steps[-1] + 1 < _NEAR_END * planned:
             return "unfinished"
     if math.isnan(final) and (loss is None or not len(loss.values)):
         return "unfinished"
     return "finished" if not word or word in _FINISHED else "unfinished"
-
-
-def _has_risen(loss: Curve) -> bool:
-    """Tell whether a dense curve rose for good, by more than the margin, wherever it stopped."""
-    if len(loss.values) < _DENSE:
-        return False
-    found = course(loss.steps, loss.values)
-    is_high = found.ended - found.level > OutcomePolicy().margin
-    return is_high and found.fate in (Fate.DIVERGED, Fate.SPIKE_UNRECOVERED)
 
 
 def judge(

@@ -14,10 +14,7 @@ from rksp.own_runs.readers import binary, logs
 from rksp.own_runs.run import RawRun, RunReader
 
 # The first that matches reads; the most particular come first.
-READERS: tuple[RunReader, ...] = (
-    *(binary.WANDB, binary.TENSORBOARD),
-    *(logs.DOCUMENTS, logs.TABLES, logs.TEXT),
-)
+READERS: tuple[RunReader, ...] = (binary.WANDB, binary.TENSORBOARD, logs.LOGS)
 _TITLES = (
     "text logs, CSV, JSON Lines, JSON, Parquet, TensorBoard, W&B, what trainers and rksp record"
 )

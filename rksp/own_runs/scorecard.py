@@ -21,6 +21,7 @@ from rksp.models.source import ModelSource
 from rksp.own_runs.history import History, PastLadder, read_history
 from rksp.own_runs.informed import Estimate, InformedModel
 from rksp.own_runs.observed import LabelledRuns, Observed, Tuned
+from rksp.own_runs.outcome import Judged
 from rksp.recipe import Recipe
 from rksp.recipe.coverage import uncovered, untuned
 
@@ -46,10 +47,9 @@ def learn(
     """
     prior, history = load_edge_model(), read_history(paths, source, recipe)
     family = Declared(source.config, source.task).name
-    return (
-        InformedModel(prior=prior, family=family, seen=history.seen, tuned=history.tuned),
-        history_report(history, prior),
-    )
+    seen, tuned = history.used(Observed), history.used(Tuned)
+    model = InformedModel(prior=prior, family=family, seen=seen, tuned=tuned)
+    return model, history_report(history, prior)
 
 
 def history_report(history: History, model: EdgeModel | None = None) -> HistoryReport:
@@ -70,24 +70,25 @@ def history_report(history: History, model: EdgeModel | None = None) -> HistoryR
     )
 
 
-def scorecard(history: History, model: EdgeModel | None = None) -> ScorecardReport | None:
+def scorecard(history: HistoryReport) -> ScorecardReport | None:
     """Return how well the model would have predicted the runs; None if none can be judged."""
-    model = model or load_edge_model()
-    seen = [x.observed for x in history.ladders if x.observed is not None and not _untold(x, model)]
-    said, failed = _runs_of(seen, model)
-    if not len(said):
-        return None
-    edged = [one for one in seen if _has_edge(one)]
-    known = [_said(one, model) for one in edged]
-    errors = [_edge_error(one, say) for one, say in zip(edged, known, strict=True)]
-    others = _said_by_others(history, model)
-    helped = [_edge_error(one, others[id(one)]) for one in edged if id(one) in others]
-    best = [
-        abs(_said(one, model).log_best - one.log_best)
-        for one in seen
-        if one.is_ladder and one.log_best is not None
+    runs = [
+        (run.said, Judged(label=run.label).failed)
+        for ladder in history.ladders
+        for run in ladder.runs
+        if run.said is not None
     ]
-    inside = [_is_inside(one, say) for one, say in zip(edged, known, strict=True)]
+    known = np.array([(said, failed) for said, failed in runs if math.isfinite(failed)])
+    if not len(known):
+        return None
+    said, failed = known.T
+    edged = [one for one in history.ladders if one.edge_error is not None]
+    best = [
+        abs(math.log10(one.best_said / one.best_rate))
+        for one in history.ladders
+        if one.best_said and one.best_rate and len({run.learning_rate for run in one.runs}) > 1
+    ]
+    inside = [bool(one.is_inside) for one in edged]
     return ScorecardReport(
         runs=len(said),
         failed=int(failed.sum()),
@@ -95,23 +96,11 @@ def scorecard(history: History, model: EdgeModel | None = None) -> ScorecardRepo
         said=float(said.mean()),
         ece=ece(failed, said, bins=_BINS) if len(said) >= 2 * _BINS else None,
         ladders=len(edged),
-        edge_error=_median(errors),
+        edge_error=_median([one.edge_error for one in edged]),
         best_error=_median(best),
         covered=float(np.mean(inside)) if inside else None,
-        edge_error_with_others=_median(helped),
+        edge_error_with_others=_median([one.edge_error_with_others for one in edged]),
     )
-
-
-def _runs_of(seen: Sequence[Observed | Tuned], model: EdgeModel) -> tuple[np.ndarray, np.ndarray]:
-    """Return P(failed) and what happened of every run whose end is known."""
-    found = [np.zeros((2, 0))]
-    for one in seen:
-        estimate = _said(one, model)
-        known = np.isfinite(one.failed)
-        said = [estimate.failed(10**rate) for rate in one.log_rates[known]]
-        found.append(np.array([said, one.failed[known]]))
-    told, failed = np.concatenate(found, axis=1)
-    return told, failed
 
 
 def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
@@ -120,7 +109,7 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
     There is none where too many would be compared.
     """
     found: dict[int, Estimate] = {}
-    for kind in (history.seen, history.tuned):
+    for kind in (history.used(Observed), history.used(Tuned)):
         edged = [one for one in kind if one.is_ladder and one.shows_edge]
         for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
             rest: list[Any] = [other for other in kind if other is not one]
@@ -132,7 +121,6 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
 
 
 def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
-    """Predict a ladder with the model of its weights: random or trained."""
     if isinstance(one, Tuned):
         return model.tuning.predict(one.inputs)
     return model.predict(one.inputs)
@@ -157,9 +145,10 @@ def _ladder_report(
     seen = ladder.observed
     untold = _untold(ladder, model)
     say = None if seen is None or untold else _said(seen, model)
-    error, is_inside = None, None
-    if seen is not None and say is not None and _has_edge(seen):
+    error, helped, is_inside = None, None, None
+    if seen is not None and say is not None and all(map(math.isfinite, seen.bracket)):
         error, is_inside = _edge_error(seen, say), _is_inside(seen, say)
+        helped = None if others is None else _edge_error(seen, others)
     assumed = [
         name
         for name in Recipe.model_fields
@@ -186,6 +175,7 @@ def _ladder_report(
         best_said=None if say is None else 10**say.log_best,
         exceed_said=None if say is None else say.rate_at(DEFAULT_RISK),
         edge_error=error,
+        edge_error_with_others=helped,
         is_inside=is_inside,
         unused=ladder.unused,
         surprise="" if seen is None or say is None else _surprise(seen, say, others),
@@ -196,10 +186,6 @@ def _ladder_report(
 
 # Fields that move the rates most; the others are assumed in silence, as `rksp score` does.
 _TOLD = ("optimizer", "schedule", "warmup_steps", "max_steps", "batch_size", "sequence_length")
-
-
-def _has_edge(seen: LabelledRuns) -> bool:
-    return seen.is_ladder and all(map(math.isfinite, seen.bracket))
 
 
 def _rate(log_rate: float | None) -> float | None:
@@ -233,8 +219,9 @@ def _surprise(seen: LabelledRuns, say: Estimate, others: Estimate | None) -> str
     return ""
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if len(values) else None
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 def _finite(value: float) -> float | None:

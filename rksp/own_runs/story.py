@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rksp.ground.errors import InputError
-from rksp.own_runs.course import Course, course
-from rksp.own_runs.interpret import is_gain as is_gain_name
-from rksp.own_runs.interpret import is_rate
-from rksp.own_runs.readers.records import (
+from rksp.own_runs.course import FEWEST, Course, course
+from rksp.own_runs.metrics import (
     held_out_loss,
+    is_gain,
     is_metric,
+    is_norm,
     is_opposed,
+    is_perplexity,
+    is_rate,
     reward_among,
     training_loss,
 )
 from rksp.own_runs.run import Curve, RawRun
-
-_NORM = re.compile(r"(^|[/_. ])(grad(ient)?_?norm|gnorm|norm|total_norm)([/_. ]|$)", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,16 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
     Raises:
         InputError: It has no such curve.
     """
-    # A term that is switched off stays at zero, and is not what was trained.
-    moving = [n for n, c in raw.curves.items() if c.values.any()]
-    names = moving if any(map(is_metric, moving)) else list(raw.curves)
-    names.sort(key=lambda name: -len(raw.curves[name].values))  # of names alike the longest
-    reward = reward_among(names) if metric is None else None
+    # Of names alike the longest; what has a value or two is a summary beside it.
+    logged = sorted(raw.curves, key=lambda name: -len(raw.curves[name].values))
+    logged = [n for n in logged if len(raw.curves[n].values) >= FEWEST] or logged
+    # A term that is switched off stays at zero, and is not what was trained; a reward may.
+    moving = [name for name in logged if raw.curves[name].values.any()]
+    names = moving if any(map(is_metric, moving)) else logged
+    reward = (reward_among(names) or reward_among(logged)) if metric is None else None
     held = held_out_loss(names)
     lost = next(
-        (n for n, c in raw.curves.items() if _NORM.search(n) and c.values[-1] != c.values[-1]), None
+        (n for n, c in raw.curves.items() if is_norm(n) and c.values[-1] != c.values[-1]), None
     )
     name = metric or reward or training_loss(names) or held or lost
     if name is None or name not in raw.curves:
@@ -75,17 +79,21 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         raise InputError(f"{raw.file} has {wanted} among its columns ({shown}).")
     curve = raw.curves[name]
     held_out = raw.curves[held] if held not in (None, name) and reward is None else None
-    norm = next((c for n, c in raw.curves.items() if _NORM.search(n)), None)
+    norm = next((c for n, c in raw.curves.items() if is_norm(n)), None)
     rate = next((c for n, c in raw.curves.items() if is_rate(n)), None)
-    is_gain = reward is not None or (metric is not None and is_gain_name(metric))
+    is_exponential = is_perplexity(name) and (curve.values > 0).all()
     found = course(
         curve.steps,
-        curve.values,
+        np.log(curve.values) if is_exponential else curve.values,
         grad_norm=None if norm is None else _at(curve.steps, norm),
         held_out=None if held_out is None else (held_out.steps, held_out.values),
-        is_gain=is_gain,
+        is_gain=reward is not None or (metric is not None and is_gain(metric)),
         is_opposed=reward is None and is_opposed(names),
     )
+    if is_exponential:
+        levels = ("first", "last", "best", "level", "ended")
+        exponentials: dict[str, Any] = {n: math.exp(getattr(found, n)) for n in levels}
+        found = replace(found, **exponentials)
     return Story(
         raw=raw,
         metric=name,

@@ -106,6 +106,12 @@ class Question:
         run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
         return replace(self, run=run, classifier=applied.model)
 
+    def remembering(self) -> Question:
+        """Return the question that shares what the classifier estimates with others of its kind."""
+        from rksp.classifiers.edge_model import Remembered, load_edge_model
+
+        return replace(self, classifier=Remembered(self.classifier or load_edge_model()))
+
     def audited(self) -> tuple[Question, Notes]:
         """Return the question with the known faults of the software, and what to say of them.
 

@@ -119,7 +119,6 @@ def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.W
 
 
 def _rate(rate: RateReport, number: page.Numbers) -> Iterator[page.Block]:
-    """Yield the rate of a run beside what rksp says of it, and what its checks found."""
     names = (
         ("Its learning rate", "learning_rate", "", f"recipe: {one_line(rate.recipe_from, 100)}"),
         ("Start here", "start_here", "", "S"),
@@ -189,7 +188,6 @@ def _notes(history: HistoryReport) -> Iterator[str]:
 
 
 def _card(found: ScorecardReport) -> Iterator[str]:
-    """Yield how rksp ranks the runs, how many failures it expected, and how far edges are off."""
     ranked = "" if found.auroc is None else f"; AUROC {found.auroc:.2f}"
     missed = "" if found.ece is None else f"; calibration error {found.ece:.2f}"
     expected = f"{found.said * found.runs:.1f}"

@@ -446,14 +446,16 @@ def judged(values, **more):
     return course(np.arange(len(values), dtype=float), np.asarray(values, float), **more)
 
 
-def test_a_reward_that_never_rose_was_never_learned():
+def test_a_reward_that_stays_at_its_floor_was_never_learned():
     rng = np.random.default_rng(0)
-    flat, sparse = rng.normal(0, 1, 200), np.where(rng.random(200) < 0.04, -40.0, -50.0)
-    assert judged(flat, is_gain=True).fate is judged(sparse, is_gain=True).fate
-    assert judged(flat, is_gain=True).fate is Fate.NEVER_LEARNED
+    flat, draw = rng.normal(0, 1, 200), rng.random(200)
+    sparse, rarer = np.where(draw < 0.04, -40.0, -50.0), np.full(9, -21.0)
+    assert {judged(one, is_gain=True).fate for one in (sparse, rarer)} == {Fate.NEVER_LEARNED}
     rising = flat + np.linspace(0, 2, 200)
-    early = flat + 2 * (np.arange(200) > 8)
-    assert {judged(one, is_gain=True).fate for one in (rising, early)} == {Fate.FINE}
+    paid = np.where(draw < np.linspace(0, 0.6, 200), -40.0, -50.0)
+    level = flat  # as good from the start: a model that was trained before
+    found = {judged(one, is_gain=True).fate for one in (rising, paid, level)}
+    assert found == {Fate.FINE}
 
 
 def test_a_small_rise_that_goes_on_is_a_failure():
@@ -470,7 +472,9 @@ def test_a_small_rise_that_goes_on_is_a_failure():
 def test_a_loss_that_dies_at_a_guess_has_learned_nothing():
     start = [0.68, 2.46, 5.3, 1.0, 10.7, 2.0, 3.6, 0.69]
     found = judged([*start, *[0.6931] * 20])
-    assert (found.fate, found.onset) == (Fate.NEVER_LEARNED, 8)
+    assert (found.fate, found.onset) == (Fate.NEVER_LEARNED, 7)
+    once = judged([*start, *[0.6931] * 5, 0.711, *[0.6931] * 14])  # one record is no movement
+    assert once.fate is Fate.NEVER_LEARNED
     assert not judged([*start, *np.linspace(0.69, 0.4, 20)]).fate.is_failure
     noise = np.random.default_rng(2).normal(0, 0.05, 300)
     words = 7.3 + 3.5 / (1 + np.arange(300) / 5) ** 3 + noise
@@ -536,3 +540,80 @@ def test_a_gradient_that_is_no_number_tells_of_a_log_without_a_loss(tmp_path):
     assert logged(tmp_path, "\n".join(lines)).course.fate is Fate.NAN
     with pytest.raises(InputError, match="no curve of a loss"):
         logged(tmp_path, "\n".join(lines).replace("nan", "0.5"))
+
+
+def test_a_counter_is_what_rises_and_a_second_phase_goes_on(tmp_path):
+    """As two public logs have it: a bar that ends at one step, and epochs that begin anew."""
+    losses = [1.24, 1.20, 1.18, 1.17, 1.16, 0.96, 0.95, 0.94]
+    lines = [
+        f"Epoch {n}: 100%|####| {size}/{size} [01:00<00:00]\nEpoch {n} | Train Loss: {loss}"
+        for (n, size), loss in zip(
+            [*((n, 700) for n in range(1, 6)), *((n, 240) for n in range(1, 4))],
+            losses,
+            strict=True,
+        )
+    ]
+    found = logged(tmp_path, "\n".join(lines))
+    assert found.curve.values.tolist() == losses
+    rows = "\n".join(f"{40 - n:.2f}\t{20 - n / 2:.2f}" for n in range(30))
+    bare = logged(tmp_path, f"total loss\tctc loss\n{rows}\n")
+    assert (bare.metric, len(bare.curve.values)) == ("total_loss", 30)
+
+
+def test_a_perplexity_is_judged_by_its_logarithm(tmp_path):
+    lines = [
+        f"{53000 + 50 * n}/733817; acc: 42.0; ppl: {22 + n % 3}.5; 900 tok/s" for n in range(20)
+    ]
+    flat = logged(tmp_path, "\n".join(lines))
+    assert (flat.course.fate, flat.course.first) == (Fate.FINE, pytest.approx(22.5))
+    both = logged(
+        tmp_path, "\n".join(f"step {n}; ppl: 99; xent: {5 - n / 9:.2f}" for n in range(20))
+    )
+    assert both.metric == "xent"
+
+
+def test_noisy_evaluations_that_turned_are_an_overfit():
+    rng, steps = np.random.default_rng(3), np.arange(30.0)
+    noise, losses = rng.normal(0, 0.01, 30), np.linspace(0.18, 0.09, 30)
+    turned = 0.18 + 0.0015 * np.clip(steps - 8, 0, None) + noise
+    found = judged(losses, held_out=(steps, turned))
+    assert found.fate is Fate.OVERFIT and 2 <= found.onset <= 15
+    assert judged(losses, held_out=(steps, 0.18 + noise)).fate is Fate.FINE
+
+
+def test_a_file_of_losses_needs_no_word_for_them(tmp_path):
+    """As CycleGAN's loss_log.txt, and tables without a header, have it; other files do not."""
+    texts = {
+        "loss_log.txt": "\n".join(
+            f"(epoch: 1, iters: {n}) cycle_A: {9 - n / 9:.3f}" for n in range(9)
+        ),
+        "losses.csv": "\n".join(f"{n},{9 - n / 9:.4f}" for n in range(9)),
+        "my_loss.log": "\n".join(f"{9 - n / 9:.4f}" for n in range(9)),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (raw,) = read_raw_runs([tmp_path / name])
+        assert course_of(raw).curve.values.tolist() == pytest.approx(
+            [9 - n / 9 for n in range(9)], abs=1e-3
+        )
+        (tmp_path / "train.log").write_text(text)
+        with pytest.raises(InputError, match="nothing in a format of runs"):
+            read_raw_runs([tmp_path / "train.log"])
+
+
+def test_a_counter_that_stands_still_is_none_and_a_cell_may_be_a_tensor(tmp_path):
+    lines = [
+        "100%|##| 5/900 [00:01<00:10]",
+        *(f"{{'loss': {5 - n / 9:.3f}, 'epoch': {n / 90:.2f}}}" for n in range(20)),
+    ]
+    assert len(logged(tmp_path, "\n".join(lines)).curve.values) == 20
+    (tmp_path / "losses.csv").write_text(
+        "epoch,train_loss\n"
+        + "".join(f"{n},\"tensor({3 - n / 9:.3f}, device='cuda:0')\"\n" for n in range(9))
+    )
+    (raw,) = read_raw_runs([tmp_path / "losses.csv"])
+    assert raw.curves["train_loss"].values[0] == 3.0
+    said = logged(
+        tmp_path, "\n".join(f"Total rewards in episode {n} is {n / 2} in all" for n in range(9))
+    )
+    assert said.curve.values.tolist() == [n / 2 for n in range(9)]

@@ -7,6 +7,7 @@ import random
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from rksp.classifiers.edge_model import load_edge_model
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve
 from rksp.own_runs.history import History, read_history
+from rksp.own_runs.observed import Observed
+from rksp.own_runs.outcome import Judged
 from rksp.own_runs.scorecard import history_report, learn, scorecard
 from rksp.recipe import Recipe
 
@@ -192,17 +195,23 @@ def test_ten_thousand_runs_are_read_within_moments(tmp_path):
 
 
 def test_the_scorecard_knows_a_good_prediction_from_a_bad_one():
-    from rksp.own_runs.history import PastLadder  # made by hand: only `observed` counts
+    from rksp.own_runs.history import PastLadder  # made by hand: rates, losses and labels count
 
-    prior = load_edge_model()
+    prior, tracker = load_edge_model(), SimpleNamespace(name="run", file="runs.csv")
+
+    def runs_of(one):
+        return [
+            SimpleNamespace(raw=tracker, rate=10**rate, final=loss)
+            for rate, loss in zip(one.log_rates, one.losses, strict=True)
+        ]
 
     def past(offset: float) -> History:
         seen = [team_ladder(offset, name=str(w), width=w) for w in (256, 512, 768)]
         ladders = [
             PastLadder(
                 name=one.name,
-                runs=(),
-                labels=(),
+                runs=runs_of(one),
+                labels=[Judged(label="failed" if x else "healthy") for x in one.failed],
                 recipe=Recipe(),
                 said=frozenset(),
                 observed=one,
@@ -211,7 +220,7 @@ def test_the_scorecard_knows_a_good_prediction_from_a_bad_one():
         ]
         return History(ladders=ladders, left_out=(), ignored=())
 
-    good, bad = scorecard(past(0.0), prior), scorecard(past(1.0), prior)
+    good, bad = (scorecard(history_report(past(x), prior)) for x in (0.0, 1.0))
     assert good.auroc > 0.95 and good.edge_error < 0.1 and good.covered == 1.0
     assert bad.edge_error == pytest.approx(1.0, abs=0.1) and bad.ece > good.ece
     assert bad.edge_error_with_others < 0.6 * bad.edge_error
@@ -239,7 +248,7 @@ def test_a_row_that_states_only_its_width_keeps_the_heads_of_the_target(tmp_path
     source = resolve(str(tmp_path / "config.json"), counts=False)
     found = read_history([table], source, Recipe())
     assert not found.left_out
-    assert {one.inputs.width for one in found.seen} == {1024, 900}
+    assert {one.inputs.width for one in found.used(Observed)} == {1024, 900}
 
 
 _WIDTHS = ((3e-4, 1024, 3.9), (1e-3, 1024, 3.7), (1e-3, 900, 3.8), (1e-2, 900, 4.9))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rksp.own_runs.interpret import in_nats, is_loss, loss_among
+from rksp.own_runs.metrics import in_nats, is_metric, loss_among
 from rksp.own_runs.outcome import Trained, ended, final_loss, judge
 from rksp.own_runs.run import Curve
 
@@ -94,12 +94,12 @@ def test_the_loss_is_found_among_metrics():
     assert loss_among(["eval_loss", "train_loss", "train/loss", "accuracy"]) == "train/loss"
     assert loss_among(["accuracy", "val_loss"]) == "val_loss"
     assert loss_among(["accuracy", "epoch"]) is None
-    assert is_loss("metrics.train_loss") and not is_loss("loss_scale")
+    assert is_metric("metrics.train_loss") and not is_metric("loss_scale")
 
 
 def test_other_units_become_nats():
     assert in_nats("train/loss", 2.0) == 2.0
     assert in_nats("loss_bits", 2.0) == pytest.approx(2 * math.log(2))
     assert in_nats("loss (bits)", 2.0) == pytest.approx(2 * math.log(2))
-    assert is_loss("Loss (nats)") and is_loss("summary.train/loss [bits]")
+    assert is_metric("Loss (nats)") and is_metric("summary.train/loss [bits]")
     assert in_nats("val/perplexity", math.e**2) == pytest.approx(2.0)

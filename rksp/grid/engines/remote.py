@@ -225,14 +225,9 @@ class _Answered(Job):
 
 
 class _SlurmJob(Job):
-    """One group in the queue or at work.
+    """One group in the queue or at work; results that are known it need not give.
 
-    Args:
-        job: The job from submitit.
-        file: The file to which it writes its events.
-        known: Results that it need not give.
-        patience: Seconds between questions to the queue.
-        grace: Seconds to wait for events of a job that the queue says is over.
+    The queue is asked every `patience` seconds, and events may be `grace` seconds late.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ from rksp.ground.budgets import LOGGED, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.reading import parse_json
-from rksp.own_runs.readers.records import Records, is_metric, lines_of, read_lines
+from rksp.own_runs.metrics import is_metric
+from rksp.own_runs.readers.records import Records, counter_of, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import load_document
@@ -98,44 +99,24 @@ def _plain(name: str) -> str:
 
 
 def _read_table(path: Path) -> Iterator[RawRun]:
-    try:
-        rows = read_rows(path)
-    except InputError:
-        yield from _read_damaged(path)
-        return
+    """Yield the run whose records a table holds, or the run of each row."""
+    rows = read_rows(path)
+    if not any(re.search("[A-Za-z]", name) for name in rows[0]):
+        raise InputError(f"{path} has no header: write the names of its columns above them.")
     records = [_pivoted(flat(row), path) for row in rows]
     if _are_records(records):
         yield _course(path, Records.of(records), said=settings_beside(path.parent))
         return
     for number, row in enumerate(rows, start=1):
-        named = next((str(row[name]) for name in _NAME_COLUMNS if name in row), "")
         outcome = row.get("outcome", "")
         yield RawRun(
-            name=named or f"row {number}",
+            name=next((str(row[name]) for name in _NAME_COLUMNS if row.get(name)), f"row {number}"),
             file=path,
             said=row,
             finals=row,
             state=next((str(row[name]) for name in _STATE_COLUMNS if name in row), ""),
             outcome=outcome if isinstance(outcome, str) else "",
         )
-
-
-def _read_damaged(path: Path) -> Iterator[RawRun]:
-    """Yield what can be read of a table that a process was killed within.
-
-    Raises:
-        InputError: Nothing can; as reading the table does.
-    """
-    text = read_text(path, PAST_RUN) if path.suffix.lower() != ".parquet" else ""
-    rows = list(_objects(text))
-    run = _course(
-        path,
-        Records.of(map(flat, rows)) if rows else read_lines(lines_of(text)),
-        said=settings_beside(path.parent),
-    )
-    if not run.curves:
-        read_rows(path)
-    yield run
 
 
 _LONG = ("quantity", "metric", "variable", "key", "tag")  # columns that name what a row measures
@@ -169,12 +150,8 @@ def _are_records(rows: Sequence[Mapping[str, object]]) -> bool:
         return False
     if not any(is_metric(name) for name in columns):
         return False
-    return Records.of(rows).counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
-
-
-TABLES = RunReader(
-    matches=lambda path: path.suffix.lower() in ROWS and path.is_file(), read=_read_table
-)
+    counts = counter_of(Records.of(rows).rows) is not None
+    return counts or not any(canonical(n)[1] == "learning_rate" for n in columns)
 
 
 _STATE_FILE = "trainer_state.json"
@@ -189,10 +166,8 @@ def _is_document(path: Path) -> bool:
     folder = path.parent
     if path.name != _STATE_FILE or not folder.name.startswith(_CHECKPOINT):
         return True
-    if (folder.parent / _STATE_FILE).is_file():
-        return False
     beside = folder.parent.glob(f"{_CHECKPOINT}*/{_STATE_FILE}")
-    return all(_step_of(other) <= _step_of(path) for other in beside)
+    return not (folder.parent / _STATE_FILE).is_file() and path == max(beside, key=_step_of)
 
 
 def _step_of(path: Path) -> int:
@@ -202,11 +177,7 @@ def _step_of(path: Path) -> int:
 
 def _read_document(path: Path) -> Iterator[RawRun]:
     """Yield the run whose records a file of JSON holds; none where it holds something else."""
-    text = read_text(path, PAST_RUN)
-    try:
-        data = parse_json(text, path, most=LOGGED)
-    except InputError:  # a process was killed within it
-        data = list(_objects(text))
+    data = parse_json(read_text(path, PAST_RUN), path, most=LOGGED)
     rows = _rows_of(data, _DEEPEST)
     if not any(is_metric(name) for row in rows[:_PROBED] for name in row):
         return
@@ -265,31 +236,25 @@ def _is_series(values: Sequence[object]) -> bool:
     return all(value is None or isinstance(value, int | float | str) for value in values)
 
 
-DOCUMENTS = RunReader(matches=_is_document, read=_read_document)
-
-
 _BATCH = re.compile(r"global[ _]batch[ _]size[ \t]*[:= ][ \t]*(\d{1,15})(?!\d)", re.I)
 # Megatron prints its arguments as `  name ...... value`.
 _ARGUMENT = re.compile(r"(?:\[[^\]]*\]:?)?[ \t]*(\w+) \.{3,} (\S.*)")
-_SUFFIXES = (".log", ".txt", ".out", ".err", "")
-
-
-def _is_text(path: Path) -> bool:
-    """Match the text of a console: all but what holds bytes that no console writes."""
-    is_named = path.suffix.lower() in _SUFFIXES or path.suffix[1:].isdigit()
-    return is_named and path.is_file() and b"\0" not in _head_of(path)
+_CONSOLES = (".log", ".txt", ".out", ".err", "")
 
 
 def _read_text(path: Path) -> Iterator[RawRun]:
-    lines = list(lines_of(read_text(path, PAST_RUN)))
-    said: dict[str, object] = {}
+    """Yield the run whose records lie in a text: whole objects of JSON, else a console's lines."""
+    text = read_text(path, PAST_RUN)
+    rows = list(_objects(text)) if path.suffix.lower() not in _CONSOLES else []
+    said: dict[str, object] = settings_beside(path.parent) if rows else {}
+    lines = list(lines_of(text))
     for line in lines:
         argument = _ARGUMENT.match(line)
         if argument is not None and argument[2] != "None":
             said[argument[1]] = argument[2]
         if batch := _BATCH.search(line):
             said["batch_size"] = int(batch[1])
-    found = read_lines(lines)
+    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.stem)
     if found.planned:
         said["max_steps"] = found.planned
     run = _course(path, found, name=path.stem, said=said)
@@ -297,4 +262,30 @@ def _read_text(path: Path) -> Iterator[RawRun]:
         yield run
 
 
-TEXT = RunReader(matches=_is_text, read=_read_text)
+def _is_log(path: Path) -> bool:
+    """Match tables, documents, and the text of a console, which holds no bytes of another kind."""
+    suffix = path.suffix.lower()
+    if suffix in ROWS:
+        return path.is_file()
+    is_named = suffix in _CONSOLES or suffix[1:].lstrip("eo").isdigit()  # of a queue: job.o616743
+    return _is_document(path) or (is_named and path.is_file() and b"\0" not in _head_of(path))
+
+
+def _read_log(path: Path) -> Iterator[RawRun]:
+    """Yield the runs of a file; a table or a document that a process was killed within is a text.
+
+    Raises:
+        InputError: It is a damaged table, and as a text it holds nothing.
+    """
+    suffix = path.suffix.lower()
+    read = _read_table if suffix in ROWS else _read_document if suffix == ".json" else _read_text
+    try:
+        found = list(read(path))
+    except InputError:
+        found = [] if suffix == ".parquet" else [run for run in _read_text(path) if run.curves]
+        if not found and suffix in ROWS:  # other JSON in a folder need not be a log
+            raise
+    yield from found
+
+
+LOGS = RunReader(matches=_is_log, read=_read_log)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -18,6 +18,7 @@ import numpy as np
 
 from rksp.ground.budgets import LOG_LINE, LOGGED
 from rksp.ground.text import words
+from rksp.own_runs.metrics import is_held_out, is_metric, tokens_of, training_loss
 from rksp.own_runs.run import Curve, number_of
 
 Record = Mapping[str, object]
@@ -35,6 +36,7 @@ _OTHERS = frozenset(words("lr learning_rate grad_norm"))  # which may have a lin
 _JUDGED = _OTHERS.union(_COUNTERS)
 
 _PROBED = 100  # rows of which one has every metric, if any has
+_RISES = (0.98, 0.5, 0.0)  # of its steps: a counter that rises always, mostly, at times
 _FEW_ROWS = 5  # whose median is where a loss stands
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -56,22 +58,25 @@ _NAME = re.compile(
 )
 # A fraction that stands alone: `[ 10/1200]`, `10/1200 [00:12<01:02]`, `[10/1251 ( 3%)]`.
 _WRAPPED = re.compile(r"\b(?:[Tt]ensor|array|np\.float\d+|float)\(")  # as Python prints it
+_PRINTED = re.compile(rf"^{_WRAPPED.pattern}([^,()]*)(?:,.*)?\)$")
 _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,])")  # `3epoch:`
 _SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
-_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:]|$)")
+_PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:;,]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
+_BARE = re.compile(r"(?:(?P<n>\d+)[\s,;]+)?(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?)")  # `100, 2.31`
 
 
 @dataclass(slots=True)
 class Records:
-    """What was logged, row by row, and the counter that its rows have.
+    """What was logged.
 
     Attributes:
+        rows: The numbers, row by row.
         planned: The whole of a count such as `100/1000`; 0 where nobody says.
     """
 
+    rows: list[dict[str, float]] = field(default_factory=list)
     planned: int = 0
-    _rows: list[dict[str, float]] = field(default_factory=list)
     _size: int = 0
 
     @classmethod
@@ -82,25 +87,20 @@ class Records:
             found.add(row)
         return found
 
-    @property
-    def counts(self) -> bool:
-        """Whether a counter rises from row to row."""
-        return _counter_of(self._rows) is not None
-
     def add(self, row: Record) -> None:
         """Keep the numbers of a row, written as text too."""
         found = {_named(name): x for name in row if (x := _number(row[name])) is not None}
         if 2 * self._size > LOGGED.most:  # of a long run what it is judged by
             found = {n: x for n, x in found.items() if n in _JUDGED or is_metric(n)}
         if found:
-            self._rows.append(found)
+            self.rows.append(found)
             self._size += len(found)
             LOGGED.check(self._size, "A run")
 
     def curves(self) -> dict[str, Curve]:
         """Return the curve of each metric over the counter; a run that went back counts once."""
-        logged = [row for row in self._rows if row.keys() - set(_COUNTERS)]
-        counter = _counter_of(logged)
+        logged = [row for row in self.rows if row.keys() - set(_COUNTERS)]
+        counter = counter_of(logged)
         metrics = list(_passes(logged, counter))
         found: dict[str, dict[float, float]] = {}
         for step, row in zip(_steps(metrics, counter), metrics, strict=True):
@@ -122,39 +122,46 @@ def _named(name: str) -> str:
 def _number(value: object) -> float | None:
     """Return a number, also one that a trainer wrote as text."""
     if isinstance(value, str):
-        return float(value) if _NUMBER.fullmatch(value.strip()) and "," not in value else None
+        plain = _PRINTED.sub(r"\1", value.strip())
+        return float(plain) if _NUMBER.fullmatch(plain) and "," not in plain else None
     return number_of(value)
 
 
-def _counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the counter of most rows that moves and mostly rises; None where there is none."""
+def counter_of(rows: Sequence[Mapping[str, float]]) -> str | None:
+    """Return the counter of most rows that moves and mostly rises; None where there is none.
+
+    The finest of those that rise from row to row, else of those that do so mostly, else of all: a
+    progress bar that ends each epoch at the same step is no counter.
+    """
+    rising: dict[str, float] = {}
     for name in _COUNTERS:
         held = np.array([row[name] for row in rows if name in row and math.isfinite(row[name])])
         if 2 * len(held) < max(len(rows), 1) or len(set(held)) < 2:
             continue
         is_whole = name not in _EPOCHS or bool((held == np.round(held)).all())
         if is_whole and (np.diff(held) >= 0).mean() > 0.6:
-            return name
-    return None
+            rising[name] = (np.diff(held) > 0).mean()
+    found = [name for least in _RISES for name, share in rising.items() if share >= least]
+    return found[0] if found else None
 
 
 def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator[float]:
     """Yield the place of each row: its counter, of steps that begin anew each epoch their sum.
 
-    Several rows of one epoch, without another counter, are told apart by their number.
+    Where a counter stands still while the loss is logged, rows are told apart by their number.
     """
-    if counter is None or (
-        counter in _EPOCHS and len({r.get(counter) for r in rows}) * 2 < len(rows)
-    ):
+    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
+    held = [(r.get(counter or ""), r.get(name or "")) for r in rows if name is None or name in r]
+    moves = sum(1 for _ in groupby(step for step, _ in held))
+    if counter is None or 2 * moves < len(set(held)):  # ranks that write at once write alike
         yield from map(float, range(len(rows)))
         return
-    name = training_loss(dict.fromkeys(n for row in rows[:_PROBED] for n in row))
     losses = [row.get(name, math.nan) for row in rows] if name else []
     before, past, epoch, begun = -math.inf, 0.0, -math.inf, 0
     for at, row in enumerate(rows):
         step = row.get(counter, before - past if math.isfinite(before) else 0.0)
         now = next((row[name] for name in _EPOCHS if name in row), epoch)
-        is_back = past + step < before and counter not in _EPOCHS
+        is_back = past + step < before
         is_start = step <= rows[begun].get(counter, step) + 1 and at - begun >= _FEW_ROWS
         if is_back and (now > epoch or (is_start and _goes_on(losses, at))):
             past, begun = before + (step == 0), at
@@ -198,8 +205,13 @@ def lines_of(text: str) -> Iterator[str]:
     return (_ESCAPES.sub("", found[0][:LOG_LINE]).strip() for found in _LINE.finditer(text))
 
 
-def read_lines(lines: Iterable[str]) -> Records:
-    """Read the records of a console's lines; a counter holds on until the next one."""
+def read_lines(lines: Iterable[str], title: str = "") -> Records:
+    """Read the records of a console's lines; a counter holds on until the next one.
+
+    Under a title of losses, such as a file's name, what a line tells without a metric's name is a
+    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`, or `100, 2.31`.
+    """
+    of = "loss" if tokens_of(title) & {"loss", "losses"} else ""
     found, here = Records(), dict[str, float]()
     header: tuple[str, ...] = ()
     for line in lines:
@@ -209,7 +221,11 @@ def read_lines(lines: Iterable[str]) -> Records:
         elif names := _names(line):
             header = names
             continue
+        elif of and (bare := _BARE.fullmatch(line)):
+            row = {"step": float(bare["n"] or len(found.rows)), of: float(bare["x"])}
         counters = {name: row.pop(name) for name in _COUNTERS if name in row}
+        if of and counters and not any(map(is_metric, row)):
+            row = {f"{of}_{name}": x for name, x in row.items() if name not in _OTHERS}
         epoch = next((counters.pop(name) for name in _EPOCHS if name in counters), None)
         if epoch is not None and epoch != here.get("epoch"):
             here = {"epoch": epoch} if not row else here | {"epoch": epoch}  # a head: steps anew
@@ -232,12 +248,13 @@ def _row(line: str) -> tuple[dict[str, float], int]:
         before, end = line[end : match.start()], match.end()
         for part in _PARTS.finditer(before):
             aside = "val_" if part["held"] else ""
-        named = _NAME.search(before[-120:])
         value = float(match["n"].replace(",", ""))
+        if pending and before.strip() in (":", "=", "is", ""):  # `Loss after iteration 100: 0.5`
+            row.setdefault(pending, value)
+            pending = ""
+            continue
+        named = _NAME.search(before[-120:])
         if named is None:
-            if pending and before.strip() in (":", "=", ""):  # `Loss after iteration 100: 0.5`
-                row.setdefault(pending, value)
-                pending = ""
             is_first = not before.strip() and not row and match["of"] is None
             if is_first and _is_count(match) and re.match(r"[ \t,|:]+[A-Za-z]", line[end:]):
                 row["step"] = value  # `250 val 6.0`
@@ -297,7 +314,7 @@ def _plain(name: str) -> str | None:
 
 
 def _names(line: str) -> tuple[str, ...]:
-    """Return the columns of a table's header: a counter and a metric are among them."""
+    """Return the columns of a table's header: a counter and a metric, or metrics alone."""
     if any(char.isdigit() for char in line) or len(line) > 400:
         return ()
     mark = _mark(line)
@@ -305,8 +322,8 @@ def _names(line: str) -> tuple[str, ...]:
         part.strip(" |*").lower().replace(" ", "_") for part in re.split(mark, line.strip("| "))
     )
     is_table = len(names) >= 2 and all(_HEADER.fullmatch(name) for name in names)
-    has_both = any(name in _SHORT_COUNTERS for name in names) and any(map(is_metric, names))
-    return names if is_table and has_both else ()
+    counts = any(name in _SHORT_COUNTERS for name in names) and any(map(is_metric, names))
+    return names if is_table and (counts or all(map(is_metric, names))) else ()
 
 
 def _mark(line: str) -> str:
@@ -334,107 +351,3 @@ def _cells(line: str, header: Sequence[str]) -> dict[str, float] | None:
 
 def _says(cell: str) -> bool:
     return cell.strip().lower() not in ("", "-", "–", "n/a", "none", "no_log", "no log", "log")
-
-
-_TOKEN = re.compile(r"[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_LOSS = frozenset(
-    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
-)
-_PAID = frozenset(words("reward rewards rew return returns"))  # for what a run does by trial
-_REWARD = _PAID.union(words("score scores"))
-# Of these more is better; they are judged where nothing else is logged.
-_SCORES = frozenset(words("acc accuracy f1 bleu auc auroc map iou psnr"))
-_BARE = ("train", "val", "value")  # as some call the loss itself
-_NO_LOSS = frozenset(
-    words(
-        "non finite excess "
-        "scale scaler weight mask coef ratio time count min max std best n num steps free mode lr"
-    )
-)
-_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held"))
-# Parts of a loss, or terms that stand beside it: only where nothing else is logged.
-_TERMS = frozenset(
-    words(
-        "aux auxiliary balance balancing load z router kl value policy pg entropy vf critic commit "
-        "scaled reg regularization box cls dfl obj gen disc gan g d adv mtp distill ema avg smooth "
-        "running"
-    )
-)
-_PAIRS = frozenset(words("chosen rejected margins margin accuracies accuracy std min max best"))
-_POLICY = frozenset(words("pg policy actor"))
-_LEARNS_BY_TRIAL = frozenset(
-    words(
-        "pg policy ppo grpo advantage advantages rollout completion completions episode ep clip "
-        "clipfrac kl critic actor"
-    )
-)
-
-
-def tokens_of(name: str) -> frozenset[str]:
-    """Return the words of a metric's name."""
-    return frozenset(part.lower() for part in _TOKEN.findall(name))
-
-
-@lru_cache(maxsize=4096)
-def is_metric(name: str) -> bool:
-    """Tell whether a name is that of a loss or a reward, by its words alone."""
-    found = tokens_of(name)
-    is_named = bool(found & (_LOSS | _REWARD | _SCORES)) and not found & _NO_LOSS
-    return is_named or name.lower() in _BARE
-
-
-@lru_cache(maxsize=4096)
-def is_held_out(name: str) -> bool:
-    """Tell whether a metric is of data that is not trained on."""
-    return bool(tokens_of(name) & _HELD_OUT)
-
-
-def training_loss(names: Iterable[str]) -> str | None:
-    """Return the training loss among metrics: the whole before its terms, plain before long."""
-    return _first(names, lambda name: not is_held_out(name))
-
-
-def held_out_loss(names: Iterable[str]) -> str | None:
-    """Return the loss on held-out data among metrics."""
-    return _first(names, is_held_out)
-
-
-def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
-    ranked = []
-    for place, name in enumerate(names):
-        found = tokens_of(name)
-        is_loss = (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE
-        if is_loss and wanted(name):
-            is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
-            ranked.append((bool(found & _TERMS), is_other, len(found), place, name))
-    return min(ranked)[-1] if ranked else None
-
-
-_OPPONENTS = tuple(map(words, ("d dis disc discriminator critic", "g gen generator")))
-
-
-def is_opposed(names: Iterable[str]) -> bool:
-    """Tell whether the losses among metrics are those of a policy, or of two that play a game."""
-    found = [tokens_of(name) for name in names if is_metric(name)]
-    is_game = all(any(tokens & {*side} for tokens in found) for side in _OPPONENTS)
-    return is_game or any(tokens & _POLICY for tokens in found)
-
-
-def reward_among(names: Sequence[str]) -> str | None:
-    """Return the mean reward of a run that learns by trial, or a score where there is no loss.
-
-    None for all other training.
-    """
-    paid = any(found & _PAID and not found & _PAIRS for found in map(tokens_of, names))
-    if paid or any(tokens_of(name) & _LEARNS_BY_TRIAL for name in names):
-        wanted, barred = _REWARD, _PAIRS | _HELD_OUT
-    elif _first(names, lambda _: True) is None:
-        wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))
-    else:
-        return None
-    ranked = []
-    for place, name in enumerate(names):
-        found = tokens_of(name)
-        if found & wanted and not found & barred:
-            ranked.append((len(found - {"mean"}), "mean" not in found, place, name))
-    return min(ranked)[-1] if ranked else None
