@@ -434,8 +434,7 @@ def test_sizes_in_the_parts_of_a_model_count(tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "precision"),
-    [("mixed_precision: true", "assumed"), ("use_bf16: true", "file"), ("", "assumed"),
-     ("fp16: true\nfp16_bfloat16: true", "assumed")],
+    [("mixed_precision: true", "assumed"), ("use_bf16: true", "file"), ("", "assumed")],
 )  # fmt: skip
 def test_a_precision_that_is_not_told_is_assumed_with_its_key(more, precision, tmp_path):
     origin = read(tmp_path, f"lr: 1e-4\nmodel_name: gpt2\n{more}\n").field("precision").origin

@@ -97,12 +97,10 @@ def with_defaults(document: Document) -> Document:
 def _script(document: Document) -> Path | None:
     if document.syntax == "python":
         return document.path
-    module = str(document.script or document.program or document.data.get("m", ""))
-    if there := beside(document.path, module.rpartition(ELSEWHERE)[2].lstrip("/")):
-        return there
-    return beside(
-        document.path, module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    )
+    module = str(document.program or document.data.get("m", ""))
+    written = document.script.rpartition(ELSEWHERE)[2].lstrip("/")
+    plain = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    return beside(document.path, written) or beside(document.path, plain)
 
 
 _OF_LAUNCH = ("m", "u", "config_path", "config_name")

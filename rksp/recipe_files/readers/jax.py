@@ -87,7 +87,6 @@ def _inverse_sqrt(draft: Draft, total: int) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Set the precision; `p=f32,c=bfloat16` keeps float32 parameters, one word means both."""
     found = draft.text("trainer.mp")
     if found is None:
         return

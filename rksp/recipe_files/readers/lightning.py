@@ -304,7 +304,6 @@ _VIT = re.compile(r"^(vit|deit)_(tiny|small|base|large)_patch(\d+)_(\d+)(\..*)?$
 
 
 def _timm_rate(draft: Draft) -> None:
-    """Set the rate: `lr`, else `lr_base` times the batch over `lr_base_size`, or its root."""
     found = draft.number("lr")
     if found is not None and found.value > 0:
         draft.put("learning_rate", found.value, found)
@@ -359,7 +358,6 @@ def _timm_schedule(draft: Draft) -> None:
 
 
 def _timm_precision(draft: Draft) -> None:
-    """Set the precision: `amp` computes in `amp_dtype`, `model_dtype` keeps the weights in it."""
     whole, kind = draft.text("model_dtype"), draft.text_or("float16", "amp_dtype")
     on = draft.true("amp", "native_amp")
     names = {"float16": "fp16", "bfloat16": "bf16"}

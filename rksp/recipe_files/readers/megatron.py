@@ -36,7 +36,6 @@ _SHAPE = {
 
 
 def _batch(draft: Draft) -> None:
-    """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
     convert.batch(draft, "micro_batch_size", whole="global_batch_size", shared=_SHARED)
@@ -126,7 +125,6 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, *_DECAY)
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")

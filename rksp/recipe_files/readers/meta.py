@@ -67,7 +67,6 @@ def _titan_optimizer(draft: Draft) -> None:
 
 
 def _titan_fall(draft: Draft) -> None:
-    """Let the rate decay over the last `decay_ratio` of the run, else from the end of warm-up."""
     share = draft.number("lr_scheduler.decay_ratio")
     kind = draft.text_or("linear", "lr_scheduler.decay_type")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))

@@ -40,7 +40,6 @@ _LORA_WORDS = re.compile(r"lora|dora")
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
-_OF_SWITCH = re.compile(r"(^|\.)(use_)?(bf16|fp16|bfloat16|float16)($|_bfloat16$)")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
@@ -333,6 +332,8 @@ def _batch(draft: Draft, names: Names) -> None:
     rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
+    counted, several = total or bare, answers if answers and answers.value > 1 else None
+    is_more = rolled and counted and counted.value > rolled.value  # than a rollout's prompts
     if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
         draft.unknown("batch_size", size, said)
@@ -340,9 +341,9 @@ def _batch(draft: Draft, names: Names) -> None:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"
         draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
-    elif is_rl and answers is not None and (doubtful := _uncounted(kinds, answers)) is not None:
-        said = f"{doubtful.key} may count prompts or their {answers.value:g} answers"
-        draft.unknown("batch_size", doubtful, said)
+    elif several is not None and counted is not None and not is_more:
+        said = f"{counted.key} may count prompts or their {several.value:g} answers"
+        draft.unknown("batch_size", counted, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -361,13 +362,6 @@ def _batch(draft: Draft, names: Names) -> None:
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
-
-
-def _uncounted(kinds: Mapping[str, Found | None], answers: Found) -> Found | None:
-    """Return a batch under rewards that may count prompts: no larger than those of a rollout."""
-    total, rolled = kinds["whole"] or kinds["plain"], kinds["prompts"]
-    is_plain = total is None or answers.value <= 1 or (rolled and total.value > rolled.value)
-    return None if is_plain else total
 
 
 def _steps(draft: Draft, names: Names) -> None:
@@ -404,20 +398,11 @@ def _lowest(draft: Draft, names: Names) -> None:
 
 
 def _precision(draft: Draft, names: Names) -> None:
-    kinds = {precision_of(plain(one.key)) for one in names.like(_OF_SWITCH)}
-    if len(kinds) > 1:
-        both = next(names.like(_OF_SWITCH))
-        draft.unknown("precision", both, f"{both.key} is on, and another kind too")
-        return
     for found in names.find(spelt("precision", "on")):
         if str(found.value).lower() in ("true", "1", "yes"):
             draft.look(found.key)
             word = found.key.removesuffix(".enabled").rpartition(".")[2]
             convert.put_precision(draft, dataclasses.replace(found, value=word))
-            return
-    for found in names.find(spelt("precision", "name")):
-        if found.value is True:  # of one that it does not name
-            draft.unknown("precision", found)
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
     if named is not None and precision_of(named.value) is not None:
