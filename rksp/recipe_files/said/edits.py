@@ -86,7 +86,6 @@ class RunText:
         return edit.model_copy(update={"was": _typed(match[1]), "to": _typed(new), "file": file})
 
     def _places(self, name: str, was: object, origin: Origin | None, value: str) -> Iterator[Edit]:
-        """Yield edits that may be meant: on the field's line, of the same number, a new line."""
         lines = self.text.split("\n")
         own = origin.line if origin is not None and origin.line else 0
         new = plain(value)
@@ -116,7 +115,6 @@ class RunText:
                 yield _edit(name, beside.line, 1, "", added)
 
     def _read(self, text: str) -> dict[str, Any] | None:
-        """Read a changed text as the file was read; None where it cannot be read."""
         file, mark, part = self.path.partition("::")
         typed = [n for n, o in self.origins.items() if o.kind is OriginKind.FLAG]
         with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +160,6 @@ def _typed(value: str) -> int | float | str:
 
 
 def _is(value: object, wanted: object) -> bool:
-    """Tell whether two values are the same number, or the same word."""
     try:
         return isclose(float(str(value)), float(str(wanted)), rel_tol=1e-6)
     except ValueError:
