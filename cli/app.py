@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
+from unicodedata import category
 
 import typer
 
@@ -72,6 +74,19 @@ class BriefCommand(typer.core.TyperCommand):
 
     brief: tuple[str, ...] = ()
 
+    def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
+        """Keep the words for what is said of them, and refuse an option that is given twice."""
+        from rksp.cli.mistakes import TYPED, refuse_twice
+
+        context.meta[TYPED] = [*arguments]
+        try:
+            *_, order = self.make_parser(context).parse_args(args=[*arguments])
+        except _UsageError as error:
+            error.ctx = context
+            raise
+        refuse_twice(context, order)
+        return super().parse_args(context, arguments)
+
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help; parameters that are left out of it are only hidden while it is made."""
         shown = (*self.brief, "help", "help_all")
@@ -105,6 +120,7 @@ class DeferredCommand(typer.core.TyperCommand):
         command: Any = typer.main.get_command(single)
         command.brief = getattr(found, "brief", ())
         command.from_file = getattr(found, "from_file", frozenset())
+        command.also = getattr(found, "also", {})
         return command
 
     @property
@@ -155,6 +171,8 @@ class CommandTable(typer.core.TyperGroup):
         if f"--{name}" in ("--help", "--version"):
             raise InputError(f"There is no command {name!r}; type rksp --{name}.")
         if name not in self.commands and not name.startswith("-"):
+            if name == "rksp":
+                raise InputError("rksp was typed twice; leave one out.")
             hint = (
                 nearest(name, (*self.commands, *OLD))
                 or f"; did you mean rksp score {one_line(name)}?"
@@ -232,10 +250,36 @@ def main(
     sys.exit(code)
 
 
+def _retyped(word: str) -> str:
+    """Return a word as a keyboard writes it; text programs put other dashes, quotes and blanks."""
+    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": ""}
+    changed = "".join(c if c.isascii() else signs.get(category(c), c) for c in word)
+    if changed == word or not re.match("-+[A-Za-z]", changed):
+        return changed if changed.count("-") == word.count("-") else word
+    name = changed.lstrip("-")
+    return f"-{name}" if len(name.partition("=")[0]) == 1 else f"--{name}"
+
+
+def _refuse_typography(words: Sequence[str]) -> None:
+    """Refuse an option or value with signs that a text program put in place of those of the keys.
+
+    Raises:
+        InputError: There is one.
+    """
+    for word in words:
+        if word == "--":
+            return
+        if _retyped(word) != word and not os.path.lexists(word):
+            raise InputError(
+                f"{one_line(word, 60)} has the dashes, quotes or blanks of a text program; write "
+                f"{one_line(_retyped(word), 60)}."
+            )
+
+
 def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
-    """Run a command; return its exit code, and what to say of it."""
     command = typer.main.get_command(program)
     try:
+        _refuse_typography(sys.argv[1:] if arguments is None else arguments)
         code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
@@ -278,13 +322,16 @@ def _left_by_typer(error: SystemExit) -> bool:
 def _complaint(error: Any, arguments: Sequence[str]) -> str:
     """Say in one sentence what is wrong with an option or an argument; its fields say which."""
     context, parameter = error.ctx, getattr(error, "param", None)
-    more = f"; {context.command_path} --help lists what there is." if context else "."
     if hasattr(error, "possibilities"):  # of an option that is not there
         from rksp.cli.mistakes import unknown_option
 
         name = error.option_name  # of `-lr` only `-l`
         whole = next((one for one in arguments if len(name) == 2 and one.startswith(name)), name)
         return unknown_option(whole, context)
+    if context and hasattr(error, "option_name"):  # without its value, or with one too many
+        from rksp.cli.mistakes import wanting
+
+        return wanting(error.option_name, context)
     if parameter is None:
         from rksp.cli.mistakes import unexpected_words
 
@@ -293,7 +340,9 @@ def _complaint(error: Any, arguments: Sequence[str]) -> str:
     is_option = parameter.param_type_name == "option"
     name = parameter.opts[0] if is_option else parameter.name.upper()
     if hasattr(error, "param_type"):  # of one that is missing
-        return f"{context.command_path} needs {name}{more}"
+        from rksp.cli.mistakes import missing
+
+        return missing(name, context)
     said = one_line(error.message)
     return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
 

@@ -56,7 +56,6 @@ def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Tell whether the file, and the link if it is one, belong to the user who runs rksp."""
     if not hasattr(os, "geteuid"):  # Windows
         return True
     if {file.stat().st_uid, file.lstat().st_uid} == {os.geteuid()}:
@@ -122,7 +121,6 @@ def _options(
 
 
 def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
-    """Check the kind of a value; the option itself checks the range."""
     is_bool, wanted = isinstance(value, bool), "one text or number"
     is_right = not isinstance(value, dict | list) and not is_bool
     if parameter.multiple:
@@ -135,7 +133,6 @@ def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
 
 
 def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> list[str]:
-    """Return the bars of a gate, which must hold whatever the default holds."""
     from rksp.documents.terms import Gate  # most files set none
 
     if not Gate.parse(asked).is_at_least(Gate.parse(default)):

@@ -109,7 +109,6 @@ def as_json(word: str) -> str:
 
 
 def _is_there(word: str) -> bool:
-    """Tell whether a word names something on the disk, as a pipe, and no folder."""
     path = Path(word)
     try:
         return bool(path.suffix) and path.exists() and not path.is_dir()
@@ -294,7 +293,6 @@ def _lever_named(is_sound: bool, lever: Lever) -> str:
 
 
 def _arguments(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield each option with its default and what its docstring says of it."""
     text = inspect.getdoc(kind) or ""
     said = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", text.partition("Args:")[2], re.M))
     for name, parameter in inspect.signature(kind).parameters.items():
@@ -303,7 +301,6 @@ def _arguments(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def _summary(kind: type) -> str:
-    """Return the first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 

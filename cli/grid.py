@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rksp.cli import shared_options as shared
+from rksp.cli.mistakes import is_store, refuse_other
 from rksp.cli.options import (
     Given,
     NoCache,
     Panel,
     brief,
     flag_names,
+    refuse_unused,
     with_options,
 )
 from rksp.cli.process import goes_on_from, live_progress, told_if_interrupted
@@ -26,7 +28,7 @@ from rksp.documents.terms import Software
 from rksp.ground.allocator import collector_paused, loading
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_head
+from rksp.ground.files import absent
 from rksp.ground.flags import assignments
 from rksp.ground.text import one_line
 from rksp.recipe import Recipe
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 _STORES = (".db", ".sqlite", ".sqlite3")
 _FILES = (*_STORES, ".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".toml", ".html")
-_STORE_MARK = b"SQLite format 3\x00"
 _MOST_SHOWN, _FIRST = 50, 20  # cells of a terminal page; beyond the first, the second
 _COUNT = re.compile(r"\d+ of \d+ cells")  # a passing line; all others stay
 _MEASURE = Panel(
@@ -65,6 +66,7 @@ _VIEW = Panel(
     "output export fail_on"
 )
 def grid(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -105,6 +107,11 @@ def grid(
         check_export(path)
     store, files = _files(view.output)
     gate = Gate.parse(view.fail_on)
+    is_table = Path(source).suffix.lower() in _FILES
+    refuse_other(source, "grid", "score", "report", *["why"] * is_table)
+    for engine, option in (("ray", "address"), ("slurm", "slurm")):
+        if work.engine != engine:
+            refuse_unused(context, option, f"it is of --engine {engine}")
     if _is_store(source, model.allow_hub):
         with intact(Path(source)):
             with reading(f"the store {one_line(source, 200)}"), collector_paused():
@@ -165,7 +172,6 @@ def _plan(
 
 
 def _files(typed: list[str]) -> tuple[Path | None, list[Output]]:
-    """Return the store among the values of `-o`, if there is one, and the reports."""
     stores = [text for text in typed if Path(text).suffix in _STORES]
     if len(stores) > 1:
         raise InputError(f"-o names two stores, {stores[0]} and {stores[1]}; give one.")
@@ -192,22 +198,20 @@ def _worked(
 
 
 def _is_store(source: str, allow_hub: bool) -> bool:
-    """Tell whether a source is a store."""
     from rksp.models.names import path_of
 
     path = Path(source)
     try:
         if path.suffix in _FILES and not path.exists():
-            raise InputError(f"{one_line(source, 200)}: there is no such file.")
+            raise InputError(absent(source))
         if not path.is_file() or path_of(source, allow_hub=allow_hub) is None:
             return False
     except OSError as error:  # as where no file system takes the name
         raise InputError(f"The grid {source[:200]!r} cannot be read: {error.strerror}.") from None
-    return read_head(path, len(_STORE_MARK)) == _STORE_MARK
+    return is_store(path)
 
 
 def _announce(plan: GridPlan, options: Options) -> int:
-    """Print what there is to do; return the number of distinct initializations."""
     from rksp.grid.cell import init_keys
 
     shared.say(plan.notes)
@@ -217,7 +221,6 @@ def _announce(plan: GridPlan, options: Options) -> int:
 
 
 def _list(plan: GridPlan, options: Options) -> None:
-    """Print the cells; check what they set, and fetch nothing."""
     from rksp.grid.axes import check_names
     from rksp.grid.cell import unnamed_settings
     from rksp.recipe_files.said.origin import line_of
@@ -267,7 +270,6 @@ def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list
 
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
-    """Write all cells as a table, or those that pass the gate as a sweep."""
     from rksp.grid.table import JUDGED, TABLES, export, export_sweep
 
     found = result.records(gate.bar)

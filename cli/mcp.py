@@ -115,7 +115,6 @@ def _refusing(tool: Callable[..., str], root: Path) -> Callable[..., str]:
 
 
 def _refuse_outside(name: object, root: Path) -> None:
-    """Refuse a path that leads out of the folder that is served."""
     path = Path(name.partition("::")[0]) if isinstance(name, str) else Path()
     try:
         inside = (root / path).resolve()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
@@ -28,9 +31,12 @@ from pydantic.fields import FieldInfo
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.flags import COUNT, Flag, checked, flags_of, whole
 from rksp.ground.text import one_line, words
+from rksp.recipe import Recipe
 
 Model = TypeVar("Model", bound=BaseModel)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_LEAST_SIZE = 10**6  # bytes
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LARGE = ("max_params",)  # shown as 2e+09
 _TYPED = ("COMMANDLINE", "ENVIRONMENT")
 # What people give of a run, for the brief help of every command that takes one.
@@ -45,7 +51,10 @@ SHORT = words("learning_rate optimizer warmup_steps max_steps batch_size sequenc
 
 
 def as_count(
-    least: int | None = None, most: int | None = None, read: Callable[[Any], Any] = whole
+    least: int | None = None,
+    most: int | None = None,
+    read: Callable[[Any], Any] = whole,
+    axis: str = "",
 ) -> Callable[[Any], int]:
     """Return the parser of an option that counts something, such as `--seeds 3` or `--steps 10k`.
 
@@ -53,6 +62,7 @@ def as_count(
         least: The least count that is accepted; None leaves that to the model of the option.
         most: The largest.
         read: What reads the text, and raises ValueError.
+        axis: The axis of a grid that has several such counts; empty if there is none.
     """
 
     def parse(value: Any) -> int:
@@ -61,7 +71,9 @@ def as_count(
         except ValueError as error:
             from rksp.recipe_files.parse.misread import misread
 
-            how = misread(str(value), "NAME")
+            how = misread(str(value), axis)
+            if (meant := re.search("write it as (.*).$", how)) and not meant[1].isdigit():
+                how = ""
             said = f"is {one_line(str(value), 60)!r}; {error}{': ' + how if how else '.'}"
             raise typer.BadParameter(said) from None
         if least is not None and number < least:
@@ -74,13 +86,14 @@ def as_count(
 
 
 def _as_count_or_share(value: Any) -> float:
-    """Read a count of steps, or a share of the run such as 0.03 or 3%."""
     text = str(value)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = 0.0
-    return share if 0 < share < 1 else as_count()(value)
+    if (share % 1 or text.endswith("%")) and share >= 1:
+        raise typer.BadParameter(f"is {text}; it counts steps, or is a share below 1 such as 0.03.")
+    return share if 0 < share < 1 else as_count(axis="warmup")(value)
 
 
 def as_choice(
@@ -114,7 +127,7 @@ def as_choice(
 _VARIANT = re.compile(r"paged|bnb|torch|fused|apex|foreach|optim|hf|xla|npu|(4|8|32)-?bit|[_.-]")
 
 
-def _of_trainer(field: str) -> Callable[[str], str | None]:
+def trainers_word(field: str) -> Callable[[str], str | None]:
     """Return what reads a trainer's word for a field of the recipe, as in its run files."""
 
     def read(name: str) -> str | None:
@@ -131,16 +144,26 @@ def _of_trainer(field: str) -> Callable[[str], str | None]:
     return read if field in ("precision", "optimizer", "schedule") else lambda name: None
 
 
-def _as_number(name: str) -> Callable[[Any], float]:
-    """Return the parser of an option that takes a number, such as `--lr 6e-4`."""
+def _as_size(value: str) -> str:
+    """Read a size with its unit; bytes alone are no size that anybody means."""
+    if value.replace(".", "").isdigit() and float(value) < _LEAST_SIZE:
+        raise typer.BadParameter(f"is {value}, which is bytes; write its unit, such as {value}GB.")
+    return value
+
+
+def _as_number(flag: Flag, axis: str) -> Callable[[Any], float]:
 
     def parse(value: Any) -> float:
         try:
-            return float(str(value).replace("−", "-"))
+            return float(re.sub("[‐-―−]", "-", str(value)))
         except ValueError:
             from rksp.recipe_files.parse.misread import misread
 
-            how = misread(value, name.lstrip("-")) or "write it as 6e-4 or 0.0006."
+            how = misread(value, axis) or "write it as 6e-4 or 0.0006."
+            if flag.unit == "seconds" and (time := re.fullmatch(r"([\d.]+) ?([smh])\w*", value)):
+                how = f"write it in seconds: {float(time[1]) * _SECONDS[time[2]]:g}."
+            if flag.zero_is_off and not any(map(str.isdigit, value)):
+                how = f"{flag.name} 0 switches it off."
             said = f"is {one_line(value, 60)!r}, which is no number; {how}"
             raise typer.BadParameter(said) from None
 
@@ -255,8 +278,9 @@ def with_options(command: _Command) -> _Command:
     made: Any = run
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    flags = (pair for group in groups.values() for pair in group.flags())
+    flags = [pair for group in groups.values() for pair in group.flags()]
     made.from_file = frozenset(name for name, flag in flags if flag.from_file)
+    made.also = {word: flag.name for _, flag in flags for word in flag.also.split()}
     with_flags: _Command = made
     return with_flags
 
@@ -365,19 +389,21 @@ class _Group:
 
 
 def _parsing(name: str, flag: Flag, field: FieldInfo) -> dict[str, Any]:
-    """Return the settings with which typer reads an option, with errors in rksp's words."""
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(one) for one in kinds if get_origin(one) is Literal), ())
+    if flag.is_text and flag.unit == "size":
+        return {"parser": _as_size}
     if flag.is_text:
         return {}
     if choices:
-        return as_choice(choices, _of_trainer(name))
+        return as_choice(choices, trainers_word(name))
     if name == "warmup_steps":
         return {"parser": _as_count_or_share}
+    axis = flag.name.strip("-") if name in Recipe.model_fields else ""
     if COUNT in field.metadata or int in kinds:
         readers: Any = (one.func for one in field.metadata if isinstance(one, BeforeValidator))
-        return {"parser": as_count(read=next(readers, whole))}
-    return {"parser": _as_number(flag.name)} if float in kinds else {}
+        return {"parser": as_count(read=next(readers, whole), axis=axis)}
+    return {"parser": _as_number(flag, axis)} if float in kinds else {}
 
 
 def flag_names(model: type[BaseModel]) -> dict[str, str]:
@@ -401,4 +427,14 @@ def answer(output_format: str, document: object, lines: Iterable[str]) -> None:
     if output_format == "json":
         print_json(document)
     else:
-        print(*map(one_line, lines), sep="\n", flush=True)
+        print_lines(lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, which go on indented where a terminal ends; a file has them whole."""
+    is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if is_told else sys.maxsize
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="    ", break_on_hyphens=False)
+    for line in map(one_line, lines):
+        print(wrapper.fill(line))
+    sys.stdout.flush()

@@ -257,7 +257,6 @@ def time_left(clock: Callable[[], float]) -> Callable[[float, float], str]:
 
 
 def _duration(minutes: float) -> str:
-    """Format minutes: 5 min, 1 h 30 min."""
     whole = round(minutes)
     return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from rksp.cli.app import CommandTable
+from rksp.cli.mistakes import refuse_other
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
@@ -54,6 +55,8 @@ def load(file: Path, kind: str = "score") -> Any:
         InputError: The file cannot be read.
         ArtifactError: It is not a report of this schema.
     """
+    if file.suffix != ".json":
+        refuse_other(str(file), "report")
     with reading(f"the report {one_line(str(file), 200)}"):
         content, document = read_limited(file, _LARGEST), None
         try:

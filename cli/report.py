@@ -20,12 +20,11 @@ from rksp.cli.options import (
 from rksp.cli.rendering import command_line, conclude, emit, intact, load, outputs
 from rksp.cli.shared_options import DiffOutput, ModelOptions, ReportOutput, RunOptions
 from rksp.ground.errors import InputError
-from rksp.ground.files import atomic_write, check_writable, read_head
+from rksp.ground.files import absent, atomic_write, check_writable
 from rksp.recipe import Recipe
 from rksp.report.formats import schema_of
 from rksp.report.glossary import described
 
-_STORE = b"SQLite format 3"  # how a grid's store begins
 _FAIL_ON = "Exit with 1 for a new or worse issue of this level: error, warning or never."
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ def report(
         raise InputError("rksp report needs FILE, such as what rksp score -o report.json wrote.")
     path = Path(file)
     document: Document
-    _refuse_other(path)
     if path.suffix == ".jsonl":
         from rksp.confirm.watched import watched_run
 
@@ -89,7 +87,6 @@ def _slid(
     model: ModelOptions,
     output: ReportOutput,
 ) -> int:
-    """Write the page of a target to the file of `-o`; to stdout only where that is no terminal."""
     from rksp.report.playground import MOVED
     from rksp.report.playground import playground as drawn
 
@@ -113,16 +110,6 @@ def _slid(
     return 0
 
 
-def _refuse_other(file: Path) -> None:
-    """Name the command that shows a file which is no report."""
-    from rksp.question.run import is_run_file
-
-    if file.is_file() and read_head(file, len(_STORE)) == _STORE:
-        raise InputError(f"{file} is the store of a grid; show it with rksp grid {file}.")
-    if file.suffix != ".json" and is_run_file(str(file)):
-        raise InputError(f"{file} is a run file and no report; judge it with rksp score {file}.")
-
-
 @with_options
 def diff(
     old: Annotated[str, typer.Argument(help="The older JSON report, or a trainer's run file.")],
@@ -135,6 +122,11 @@ def diff(
 
     if unknown := [one for one in output.fail_on if one not in ("error", "warning", "never")]:
         raise InputError(f"--fail-on {unknown[0]!r} is unknown; use error, warning or never.")
+    for one in (old, new):
+        if not Path(one).exists():
+            raise InputError(f"{absent(one)} rksp diff compares two reports or run files.")
+        if Path(one).is_dir():
+            raise InputError(f"{one} is a folder; rksp diff compares two reports or run files.")
     sides = [one if is_run_file(one) else load(Path(one)) for one in (old, new)]
     document = compared(*sides, fail_on=output.fail_on)
     emit(document, output.output_format, [])

@@ -15,7 +15,8 @@ from rksp.calls.fix import fix as fixed
 from rksp.checks.advisories import Unsettled
 from rksp.checks.registry import select_findings
 from rksp.checks.software import audited
-from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, with_options
+from rksp.cli.mistakes import refuse_other
+from rksp.cli.options import Panel, TextOrJson, answer, brief, print_json, print_lines, with_options
 from rksp.cli.shared_options import RunOptions, say
 from rksp.documents.finding import Finding
 from rksp.documents.terms import Software
@@ -42,19 +43,20 @@ def fix(
     of: Annotated[
         RunOptions, Panel(title="Recipe", leave_out=("recipe_file", "is_pretrained", "is_strict"))
     ],
-    write: Annotated[bool, typer.Option("--write", help="Change the file itself.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Change the file in place.")] = False,
     output_format: TextOrJson = "text",
 ) -> int:
     """Show what would remove the findings of a run file, as a diff; --write changes the file.
 
     The exit code is that of the file as it stands on the disk afterwards.
     """
+    refuse_other(file, "score")
     found = fixed(file, write=write, devices=of.devices, trainer=of.as_format)
     if output_format == "json":
         print_json(found.document)
     else:
         sys.stdout.write(printable(found.diff))
-        print(*map(one_line, found.lines(file)), sep="\n", flush=True)
+        print_lines(found.lines(file))
     return (found.after if write else found.before).exit_code
 
 
@@ -87,6 +89,7 @@ def audit(
     if run_file is not None:
         if not run_file.exists() and not run_file.suffix:
             raise InputError(f"There is no run file {run_file}; --model names a model.")
+        refuse_other(str(run_file), "score")
         with reading(f"the run file {one_line(str(run_file), 200)}"):
             read = read_recipe_file(run_file, trainer=of.as_format, devices=of.devices)
     found, said = audited(
@@ -128,7 +131,6 @@ def known_faults(
 
 
 def _settings(read: RecipeFile | None, model: str | None) -> object:
-    """Return the settings of the model as stored, without building a configuration."""
     target = None if read is None else read.target
     if model is not None:
         found = stored_settings(model)[0]
@@ -182,7 +184,6 @@ def _document(read: RecipeFile) -> dict[str, object]:
 
 
 def _assumed(read: RecipeFile) -> str:
-    """Return the line of assumptions; empty if the file gives no valid recipe."""
     try:
         return assumed_line(read.recipe(), read.origins())
     except InputError:
@@ -198,7 +199,6 @@ def _sure(read: RecipeFile) -> str:
 
 
 def _lines(read: RecipeFile) -> Iterator[str]:
-    """Yield the lines of the page; an empty one stands between its parts."""
     read_of = f"{read.understood} of {read.settings} settings read{_sure(read)}"
     yield f"{read.path}: {read.trainer}, {read_of}"
     origins = {f.name: in_full(f.origin) for f in read.fields}

@@ -12,6 +12,7 @@ import typer
 
 from rksp.cli import process
 from rksp.cli import shared_options as shared
+from rksp.cli.mistakes import misplaced
 from rksp.cli.options import (
     RUN,
     Given,
@@ -127,9 +128,7 @@ def score(
         baseline = None if gate.baseline is None else load(gate.baseline)
         select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
         if is_many:
-            from rksp.cli.mistakes import misplaced
-
-            if said := misplaced(target, context.command_path):
+            if said := misplaced(target, context):
                 raise InputError(said)
             refuse_unused(context, _ONE_ALONE, "several targets are answered together")
             if measure.evidence != "config" and is_typed(context, "evidence"):
@@ -142,6 +141,8 @@ def score(
             code = conclude(several, exit_zero=gate.exit_zero)
             is_broken = any(row.is_named and row.report is None for row in several.rows)
             return 2 if is_broken and code != 1 else code
+        if measure.evidence == "config":
+            refuse_unused(context, "probe blocks variant rank spectra", "nothing is measured")
         small = _tuned(tuned, recipe) if tuned else None
         own = of if small is None else of.beside(target[0], small[0])
         run = own.run(target[0], recipe, needs_model=False)
@@ -181,7 +182,6 @@ def _several(
     terms: Terms,
     apply: str | None,
 ) -> FilesReport:
-    """Answer for several files and targets by their configurations, in one process."""
     from rksp.question.files import answered
     from rksp.question.run import holds_a_run, is_run_file
 
@@ -204,7 +204,6 @@ def _several(
 
 
 def _tuned(tuned: str, recipe: Given[Recipe]) -> tuple[str, float | None]:
-    """Return the small model of `SMALL=RATE` or SMALL, and the rate that was tuned on it."""
     name, _, text = tuned.rpartition("=")
     typed: Any = recipe.values["learning_rate"] if "learning_rate" in recipe.typed else None
     try:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field
 
+from rksp.cli.mistakes import refuse_other
 from rksp.cli.options import Given, flag_names
 from rksp.documents.terms import DEFAULT_BAR, DEFAULT_RISK, FailOn, Risk, Terms
 from rksp.ground.budgets import PAST_RUNS, reading
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.factory import is_factory
+from rksp.ground.files import absent
 from rksp.ground.flags import COUNT, Flag, assignments
 from rksp.ground.model import Finite
 from rksp.ground.text import one_line
@@ -109,8 +111,8 @@ def format_of(*kinds: str) -> Any:
 
 def files_of(*kinds: str) -> Any:
     """Return the type of `--output` for kinds of documents, or for any."""
-    said = f"Also write FILE ({suffixes_of(*kinds)}) or FORMAT=FILE; repeatable."
-    return Annotated[list[str], Flag("--output", said, aliases=("-o",), unit="file")]
+    said = f"Also save FILE ({suffixes_of(*kinds)}) or FORMAT=FILE; repeatable."
+    return Annotated[list[str], Flag("--output", said, also="save", aliases=("-o",), unit="file")]
 
 
 class ExitOptions(Finite):
@@ -162,6 +164,7 @@ class ScoreOutput(Finite):
             "--verbose",
             "Print every measurement instead of the short page.",
             aliases=("-v",),
+            also="debug details",
             from_file=True,
         ),
     ] = False
@@ -188,7 +191,17 @@ class ReportOutput(Finite):
 
 
 class WhyOutput(Finite):
-    """Options of the output of `rksp why`."""
+    """Options of `rksp why` and of its output."""
+
+    metric: Annotated[
+        str | None,
+        Flag(
+            "--metric",
+            "The curve to judge, by its name in the log; default the usual names.",
+            also="loss column curve",
+            unit="name",
+        ),
+    ] = None
 
     output_format: format_of("why") = "text"  # type: ignore[valid-type]  # a table
     output: files_of("why") = []  # type: ignore[valid-type]  # a table
@@ -205,7 +218,10 @@ class RunOptions(Finite):
     """Options of the run beside the fields of its recipe."""
 
     recipe_file: Annotated[
-        Path | None, Flag("--recipe", "A trainer's run file; options override its settings.")
+        Path | None,
+        Flag(
+            "--recipe", "A trainer's run file; options override its settings.", also="config yaml"
+        ),
     ] = None
     devices: Annotated[
         int | None,
@@ -220,6 +236,7 @@ class RunOptions(Finite):
         Flag(
             "--as",
             "Read the run file as this trainer's; the default is to recognize the trainer.",
+            also="trainer",
             unit="trainer",
         ),
     ] = None
@@ -255,8 +272,17 @@ class RunOptions(Finite):
         Raises:
             InputError: See `rksp.question.run.Run.read`.
         """
-        from rksp.question.run import Run
+        from rksp.question.run import Run, is_run_file
 
+        if self.recipe_file is not None and is_run_file(target):
+            raise InputError(
+                f"{one_line(target, 200)} is a run file, and --recipe gives one, too; leave it out."
+            )
+
+        file = Path(str(self.recipe_file or "-").partition("::")[0])
+        if str(file) != "-" and not file.exists():
+            raise InputError(absent(file))
+        refuse_other(str(self.recipe_file or target), "score")
         with reading(f"the run file {one_line(str(self.recipe_file or target), 200)}"):
             run = Run.read(
                 target,
@@ -340,7 +366,7 @@ class EngineOptions(Finite):
     ] = "local"
     workers: Annotated[
         int | None,
-        Flag("--workers", "Number of models to measure at the same time.", unit="workers"),
+        Flag("--workers", "Models to measure in parallel.", also="parallel jobs j", unit="workers"),
     ] = Field(default=None, ge=1)
     address: Annotated[
         str | None, Flag("--address", "Address of a Ray cluster.", unit="address")
@@ -367,9 +393,10 @@ class ViewOptions(ExitOptions):
         list[str],
         Flag(
             "--output",
-            f"Also write FILE ({suffixes_of('grid')}) or FORMAT=FILE; a FILE.db is the store, "
+            f"Also save FILE ({suffixes_of('grid')}) or FORMAT=FILE; a FILE.db is the store, "
             "from which the same grid resumes. Repeatable.",
             aliases=("-o",),
+            also="save",
             unit="file",
         ),
     ] = []

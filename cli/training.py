@@ -150,7 +150,6 @@ def _swept(
     ladder: TrialOptions,
     output: shared.ConfirmOutput,
 ) -> int:
-    """Train a short sweep of learning rates, on the model or its tiny twin, and answer with it."""
     files = outputs(output.output_format, output.output)
     record = _record(ladder.record)
     run = of.run(target, recipe)
@@ -191,7 +190,6 @@ def _led_on(context: typer.Context, report: ScoreReport, trained: Shown, steps: 
 
 
 def _start_on_page(report: ScoreReport) -> float | None:
-    """Return the rate to start with that the page has, if it has one."""
     from rksp.question.gate import deciding
 
     return deciding(report).risk.number("start_here")
@@ -279,7 +277,6 @@ def _announce(ladder: Ladder, processes: int) -> None:
 def _answer(
     run: Run, measure: MeasureOptions, model: shared.ModelOptions, record: Path
 ) -> ScoreReport:
-    """Return the score of the target that knows the ladder."""
     from rksp.question.question import Question
 
     # Of the recipe that was trained, so not of what the model shows beside it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -26,6 +25,7 @@ from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
 from rksp.ground.flags import Flag
 from rksp.ground.model import definite
+from rksp.ground.processes import signal_at_end_of_parent
 from rksp.watch.attach import STOPPED
 from rksp.watch.attach.options import Watching, WatchOptions
 
@@ -34,8 +34,6 @@ _OF_TERMINALS = ("SIGINT", "SIGQUIT")  # a terminal sends them to the command it
 _LOOKS = 0.5  # seconds between two looks for what the command left
 _PAGE = 60.0  # seconds between two pages
 _PATIENCE = 30.0  # seconds that a command may take for an event
-_TAIL = 2**18  # bytes of a log in which its last step is
-_PR_SET_PDEATHSIG = 1
 
 
 class CommandOptions(WatchOptions):
@@ -63,6 +61,10 @@ def watch(
     for path, name in ((options.log, "--log"), (options.record, "--record")):
         if path is not None:
             check_writable(path, name)
+    if options.monitors:
+        from rksp.watch.registry import make_monitors  # torch, which most commands load anyway
+
+        make_monitors(options.monitors)
     with tempfile.TemporaryDirectory(prefix="rksp-watch-") as folder:
         process = _started(command, options, Path(folder))
         with _signals_passed_on(process) as passed_on, _beside(Path(folder), options):
@@ -73,7 +75,6 @@ def watch(
 
 
 def _started(command: list[str], options: CommandOptions, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the command with the hook on Python's path."""
     from rksp.watch.attach import start
 
     own = options.model_dump(exclude={"notify"})
@@ -86,21 +87,14 @@ def _started(command: list[str], options: CommandOptions, folder: Path) -> subpr
     )
     path = [str(Path(str(start.__file__)).parent), os.environ.get("PYTHONPATH", "")]
     more = {"RKSP_WATCH": told.model_dump_json(), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    end = partial(signal_at_end_of_parent, signal.SIGTERM) if os.name == "posix" else None
     try:
-        return subprocess.Popen(command, env={**os.environ, **more}, preexec_fn=_end_with_us())
+        return subprocess.Popen(command, env={**os.environ, **more}, preexec_fn=end)
     except OSError as error:
         raise InputError(
             f"{command[0]} cannot be started ({error.strerror}); give a program after --, as in "
             "rksp watch -- python train.py."
         ) from None
-
-
-def _end_with_us() -> Callable[[], None] | None:
-    """Return what lets the command end when this process is killed; None where there is no way."""
-    if not sys.platform.startswith("linux"):
-        return None
-    control = ctypes.CDLL(None).prctl
-    return lambda: control(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end_all(folder: Path) -> None:
@@ -190,7 +184,6 @@ def _write_page(log: Path) -> None:
 
 
 def _log_of(folder: Path) -> Path | None:
-    """Return the log of rank 0; None before there is one."""
     logs = [file.read_text(encoding="utf-8") for file in folder.glob("*.log")]
     return Path(min(logs, key=len)) if logs else None
 
@@ -224,7 +217,6 @@ def _forecast(file: Path, folder: Path) -> None:
 
 
 def _concluded(code: int, folder: Path) -> int:
-    """Say what became of the watch, and return the exit code of the command as a shell would."""
     found = {kind: sorted(folder.glob(f"*.{kind}")) for kind in ("python", "torch", "log", "stop")}
     if found["stop"]:
         _say(found["stop"][0].read_text(encoding="utf-8"))
@@ -248,14 +240,16 @@ def _concluded(code: int, folder: Path) -> int:
 
 
 def _broken_off(code: int, log: Path) -> str:
-    """Say in a line how a run ended that could not say so itself."""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    steps = [line for line in lines if line.startswith('{"kind": "step"') and line.endswith("}")]
-    last = json.loads(steps[-1]) if steps else {}
-    loss = f", at a loss of {last['loss']:.4g}" if "loss" in last else ""
+    from rksp.watch.attach.past import past_runs
+
+    runs = past_runs(log)
+    last = runs[-1].last if runs else {}
+    loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    with log.open("a+b") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":  # and no part of a line, which only the last one may be
+            file.write(json.dumps({"kind": "end", "killed": how}).encode() + b"\n")
     return f"the run {how} after step {last.get('step', '?')}{loss}"
 
 

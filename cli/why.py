@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rksp.cli.mistakes import refuse_other
 from rksp.cli.options import RUN, SHORT, Given, Panel, brief, flag_names, with_options
 from rksp.cli.process import quiet_transformers, stdout_for_us_alone
 from rksp.cli.rendering import emit, made_with, outputs
@@ -38,19 +39,17 @@ def why(
         str | None,
         typer.Option(help="The model that the runs trained, as for rksp score, if they name none."),
     ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="The curve to judge, by its name in the log; default the usual names."),
-    ] = None,
 ) -> int:
     """Say what became of past runs: whether they failed, when, why, and what to change."""
     from rksp.calls.why import why as told
 
     files = outputs(output.output_format, output.output, "why")
     given = _question(target, recipe, model, of)
+    for path in paths:
+        refuse_other(str(path), "why", *["score"] * (len(paths) > 1))
     shown = one_line(", ".join(map(str, paths)), 200)
     with stdout_for_us_alone(), reading(f"the runs {shown}", PAST_RUNS):
-        found = told(paths, **given, metric=metric)
+        found = told(paths, **given, metric=output.metric)
     report = found.model_copy(update={"provenance": made_with(context)})
     emit(report, output.output_format, files)
     return 0

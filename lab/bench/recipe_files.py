@@ -40,12 +40,15 @@ own builds (optimizer, schedule, loader, adapters, model). What such a loop leav
 the default of its optimizer; what it only names is unknown. Options of a script are read at their
 defaults, also those that a command leaves out, and names are followed into the repository's
 modules. A notebook is read as the script of its cells, or their commands; shell scripts, makefiles
-and Dockerfiles as the shell runs them, with the files that they write. Base files (Hydra's
-`defaults`, `_base_`) are followed within the repository, and Hydra's commands composed.
+and Dockerfiles as the shell runs them, with the files that they write, include and start. Base
+files (Hydra's `defaults`, `_base_`) are followed within the repository, and Hydra's commands
+composed.
 
 A field is *given*, *absent* or *unknown*. What stands in the file and cannot be followed
 (`${{oc.env:LR}}`, `!include`, `auto`, a value set on a condition, two keys or two commands that
-disagree, a key that nearly names a field, a rate that a command may take from `$ARGS`) is unknown;
+disagree, a key that nearly names a field or speaks of one, a base file that is not there, a batch
+that may be one device's or all devices', prompts or answers, a rate that a command may take from
+`$ARGS`) is unknown;
 without a rate, an optimizer, an objective, a batch, a length that the answer uses, the answer is
 *cannot tell* (exit code 4 under `--fail-on unknown`), as it is for a model that nobody here knows.
 What a script has a default for (`${{LR:-1e-5}}`) is read at it.
@@ -54,8 +57,42 @@ A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings
 their units, searched at any depth. The objective comes from what stands in the file (estimators,
 rewards, rollouts, pairs, tasks, the program), never from the name of a folder; signs that
 contradict each other make it unknown. A trainer's reader adds units, aliases and defaults, and is
-not believed
-where it explains less than a third of the keys and no rate.
+not believed where it explains less than a third of the keys and no rate.
+
+## Tables
+
+A table of `keys.toml` has the trainer's names and defaults:
+
+- `source`: the repository and files that they were read in; `unverified`: what was not.
+- `marks`: alternatives that identify a file (`table/reader.py`, `Marks`).
+- `steps`, in order, so that later ones may use what earlier ones set. Each is one of
+  - `{{ FIELD = "KEYS", as = CONVERTER, default = VALUE, text = "WHY" }}`: a field of the recipe,
+    from the first of these keys that has a value. The converter is one of `table/convert.py` or of
+    the reader's module, or a table from words of the file to rksp's, else the field's usual one.
+    The default is the trainer's: `"off"` is none, and `"NAME()"` is computed by a function. With
+    `by = "FIELD"` and `where = {{ WORD = VALUE }}` it depends on another field.
+  - `{{ STEP = "KEYS", SETTING = … }}`: what sets several fields, a function of `table/convert.py`.
+  - `{{ like = "TABLE", at = "KEY", defaults = {{ FIELD = {{ default = VALUE }} }} }}`: the steps of
+    another table, in which `{{at}}` stands for a key, with other settings.
+  - `"_NAME"`: a function of the reader's module in `readers/`.
+- `written`: field → the key that takes its value in rksp's units, where no row says it.
+- `muon`: the scale of Muon's update where the file gives none, its formula and where it was read; a
+  scale with another formula is the same for a square matrix.
+- `words`: of keys that do not move the answer (data, places, logging, speed), without a plural's s;
+  `idle`: other such keys, where `*` is any text.
+- `changes`: how keys change a run in a way that rksp does not model, and which.
+- `extends`: tables that hold for this trainer too. `every` holds for all.
+
+`thesaurus.toml` has the spellings of each field by the unit that they imply: small letters, `_` for
+`-` and for a change of case; `a.b` is b in a section a, where sections such as `params` and
+`init_args` between them do not count. The first of several that are there counts, and two of them
+with different values count as none. Under `spoken` are words of a key, one of each group, that
+speaks of a field where none of its names is known: the field is then unknown, and no default stands
+for it. Each sign of `objective` has the objectives that it allows, the likeliest first; what all
+signs allow is the objective. `words` of a value decide, else it is enough that the key has a value
+that is not off. What only weak signs show is unknown, unless the run's name for itself, under
+`called`, chooses among it; where that name has a word of `against`, and none of `for`, text is not
+what the run is known to be trained on.
 
 ## Readers
 

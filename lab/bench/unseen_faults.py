@@ -35,6 +35,7 @@ from rksp.documents.confirm import WatchReport
 SCRIPT = Path(__file__).with_name("unseen_script.py")
 SHAPES = SCRIPT.with_name("unseen_shapes.py")
 STYLES = SCRIPT.with_name("unseen_styles.py")
+HABITS = SCRIPT.with_name("unseen_habits.py")
 TABLE = Path(__file__).with_suffix(".csv")
 UNTRAINED = r"optimizer (never|does not|has not|was not)|not in the optimizer|never got"
 BETWEEN = r"without (it|the optimizer|a step)|not the optimizer|between"
@@ -241,7 +242,60 @@ HARMLESS_STYLES: dict[str, int] = dict.fromkeys(
 HEALTHY_STYLES: dict[str, int] = dict.fromkeys(
     ("gpt:", "gpt:small", "series:", "series:sgd", "trainer:", "trainer:adafactor"), 1
 )
-STYLED = HARMFUL_STYLES | HARMLESS_STYLES | HEALTHY_STYLES
+# Of the fourth, written in session 23 before its author had read a rule.
+HARMFUL_HABITS: dict[str, Fault] = {
+    "gpt2:shifted_twice": Fault(r"shift|moved|label|target"),
+    "gpt2:mostly_padding": Fault(r"padding|one (word|class|target)|same (label|target)|too good"),
+    "gpt2:warm_up_endless": Fault(r"\brate\b|warm"),
+    "lstm:tied_wide": Fault(r"initiali[sz]"),
+    "lstm:targets_other_order": Fault(r"label|target.*(nothing|random)|data|order"),
+    "lstm:rate_one": Fault(r"\brate\b", UNLEARNT + "|" + GONE_ON),
+    "lstm:sgd_slow": Fault(r"\brate\b|hardly move|do not move"),
+    "lstm:sgd_clipped": Fault(r"clip"),
+    "towers:scale_huge": Fault(r"initiali[sz]|temperature|scale|logits", UNLEARNT),
+    "towers:pairs_mixed": Fault(r"label|target.*(nothing|random)|data"),
+    "towers:one_tower_cut": Fault(r"no gradient|gradient.*(zero|none|\b0\b)|detach"),
+    "denoise:other_noise": Fault(r"label|target.*(nothing|random)|data"),
+    "denoise:pixels_255": Fault(r"input|scale of|target|initiali[sz]|\brate\b"),
+    "denoise:rate_one": Fault(r"\brate\b", UNLEARNT + "|" + GONE_ON),
+    "preferences:beta_huge": Fault(r"scale|\brate\b|saturat|initiali[sz]", UNLEARNT),
+    "preferences:reference_is_policy": Fault(r"no gradient|gradient.*(zero|none|\b0\b)|reference"),
+    "module:head_alone": Fault(UNTRAINED),
+    "module:loss_detached_scale": Fault(r"ε|epsilon|scale|script|what backward|gradient"),
+    "gpt2:loader_stuck_late": Fault(r"same batch|repeat|too good|leak|data", "fell"),
+    "gpt2:tokenizer_other_late": Fault(DATA, GONE_ON),
+    "gpt2:labels_lost_late": Fault(DATA, GONE_ON),
+    "gpt2:embedding_new_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "gpt2:rate_typed_late": Fault(r"\brate\b", GONE_ON),
+    "lstm:forget_state_nan_late": Fault(r"state|input|not finite.*model|script", GONE_ON),
+    "lstm:only_last_word_late": Fault(DATA + "|too good", GONE_ON + "|fell"),
+    "lstm:summed_late": Fault(r"script|sum|scale|what backward", GONE_ON),
+    "towers:pairs_mixed_late": Fault(DATA, GONE_ON),
+    "towers:tower_made_anew_late": Fault(BETWEEN + r"|weights? (changed|were)", GONE_ON),
+    "denoise:sign_late": Fault(DATA, GONE_ON),
+    "denoise:picture_nan_late": Fault(DATA, GONE_ON),
+    "denoise:time_left_out_late": Fault(DATA, GONE_ON),
+    "preferences:judge_flips_late": Fault(DATA, GONE_ON),
+    "module:penalty_wrong_late": Fault(r"script|auxiliary|what backward|added", GONE_ON),
+    "gpt2:resume_nothing_loaded": Fault(r"continue|resume|weights", GONE_ON, 2),
+    "gpt2:resume_tokenizer": Fault(r"continue|resume|data|weights", GONE_ON, 2),
+    "lstm:resume_rate_typed": Fault(r"\brate\b|continue", GONE_ON + "|resume", 2),
+    "lstm:resume_other_optimizer": Fault(r"state|optimizer|resume|continue|\brate\b", GONE_ON, 2),
+    "towers:resume_pairs": Fault(r"continue|resume|data|label|weights", GONE_ON, 2),
+    "module:resume_layers_renamed": Fault(r"continue|resume|weights", GONE_ON, 2),
+}
+HARMLESS_HABITS: dict[str, int] = dict.fromkeys(
+    ("gpt2:two_layers_frozen", "gpt2:padded", "gpt2:evaluated", "lstm:smoothed"), 1
+) | dict.fromkeys(("gpt2:resume", "lstm:resume", "towers:resume", "module:resume"), 2)
+HEALTHY_HABITS: dict[str, int] = dict.fromkeys(
+    ("gpt2:", "lstm:", "towers:", "denoise:", "preferences:", "module:"), 1
+)
+TABLES = (
+    (HARMFUL, HARMLESS, HEALTHY, SCRIPT),
+    (HARMFUL_SHAPES, HARMLESS_SHAPES, HEALTHY_SHAPES, SHAPES),
+    (HARMFUL_STYLES, HARMLESS_STYLES, HEALTHY_STYLES, STYLES),
+    (HARMFUL_HABITS, HARMLESS_HABITS, HEALTHY_HABITS, HABITS),
+)
 
 
 class Row(NamedTuple):
@@ -256,16 +310,15 @@ class Row(NamedTuple):
     said: str
 
 
-def watched(fault: str, seed: int, parts: int, python: str = sys.executable) -> WatchReport:
+def watched(source: Path, fault: str, seed: int, parts: int) -> WatchReport:
     """Run a script under the watch as a user would, and read its log."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "watch.jsonl"
         for part in range(1, parts + 1):
-            source = STYLES if fault in STYLED else SHAPES if ":" in fault else SCRIPT
-            script = [python, str(source), fault, str(seed), folder, str(part)]
+            script = [sys.executable, str(source), fault, str(seed), folder, str(part)]
             options = ["--log", str(log), "--on-alarm", "stop", "--status", "5"]
             subprocess.run(
-                [python, "-m", "rksp", "watch", *options, "--", *script],
+                [sys.executable, "-m", "rksp", "watch", *options, "--", *script],
                 capture_output=True,
                 check=False,
                 env={**os.environ, "PYTHONPATH": str(Path.cwd())},
@@ -297,24 +350,24 @@ def judged(fault: Fault, alarms: str, causes: str) -> str:
 
 def row_of(fault: str, seed: int) -> Row:
     """Run and judge one fault."""
-    harmful = (HARMFUL | HARMFUL_SHAPES | HARMFUL_STYLES).get(fault)
-    harmless = HARMLESS | HARMLESS_SHAPES | HARMLESS_STYLES
-    parts = (
-        harmful.parts if harmful else (harmless | HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES)[fault]
+    harmful, harmless, healthy, source = next(
+        row for row in TABLES if any(fault in names for names in row[:3])
     )
-    report = watched(fault, seed, parts)
+    planted = harmful.get(fault)
+    parts = planted.parts if planted else (harmless | healthy)[fault]
+    report = watched(source, fault, seed, parts)
     alarms, causes, step = said(report)
-    kind = "harmful" if harmful else "harmless" if fault in harmless else "healthy"
-    verdict = judged(harmful, alarms, causes) if harmful else "alarm" if alarms else "silent"
+    kind = "harmful" if planted else "harmless" if fault in harmless else "healthy"
+    verdict = judged(planted, alarms, causes) if planted else "alarm" if alarms else "silent"
     stopped = "stopped" in str(report.ended)
     return Row(fault, seed, kind, verdict, step, stopped, f"{causes} | {alarms}"[:300])
 
 
 def planned() -> Iterator[str]:
-    """Yield the name of every run."""
-    yield from HEALTHY | HEALTHY_SHAPES | HEALTHY_STYLES
-    yield from HARMLESS | HARMLESS_SHAPES | HARMLESS_STYLES
-    yield from HARMFUL | HARMFUL_SHAPES | HARMFUL_STYLES
+    """Yield the name of every run: healthy ones, harmless changes, then what harms."""
+    for kind in (2, 1, 0):
+        for row in TABLES:
+            yield from row[kind]
 
 
 def show(rows: list[Row]) -> None:

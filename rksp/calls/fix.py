@@ -15,9 +15,10 @@ from rksp.documents.finding import applied
 from rksp.documents.options import MeasureOptions
 from rksp.ground.budgets import reading
 from rksp.ground.errors import InputError
-from rksp.ground.files import atomic_write
+from rksp.ground.files import absent, atomic_write
 from rksp.ground.model import definite
 from rksp.ground.text import one_line
+from rksp.models.names import is_explicit
 from rksp.models.resolve import resolve
 from rksp.question.gate import edits_of, is_fixable, summarized
 from rksp.question.question import Question
@@ -98,6 +99,8 @@ def fix(
     read: dict[str, Any] = {"devices": devices, "trainer": trainer}
     name, mark, part = file.partition("::")
     if not Path(name).is_file():
+        if is_explicit(name):
+            raise InputError(absent(name))
         raise InputError(
             f"{one_line(name, 200)} is no file, and rksp fix changes a trainer's run file; for a "
             "model type: rksp score."

@@ -25,7 +25,7 @@ from rksp.own_runs.course import Fate
 from rksp.own_runs.history import History, history_of
 from rksp.own_runs.interpret import Words, is_bookkeeping
 from rksp.own_runs.metrics import is_rate
-from rksp.own_runs.registry import read_raw_runs
+from rksp.own_runs.registry import READERS, read_raw_runs
 from rksp.own_runs.run import Curve, RawRun
 from rksp.own_runs.scorecard import history_report, scorecard
 from rksp.own_runs.story import Story, checkpoints_of, course_of
@@ -92,6 +92,11 @@ def why(
         advice=list(_advice(stories[0], courses[0], rate)) if is_one else [],
         differences=list(_differences(stories)),
     ).finite()
+
+
+def is_read(path: Path) -> bool:
+    """Tell whether a file's name and first bytes are those of a log that `why` reads."""
+    return any(reader.matches(path) for reader in READERS)
 
 
 def _history(

@@ -17,7 +17,12 @@ class TrialOptions(Finite):
     """Options of the runs to train and compare."""
 
     shrink: Annotated[
-        bool, Flag("--shrink", "Train a tiny model of the same type instead of the model itself.")
+        bool,
+        Flag(
+            "--shrink",
+            "Train a tiny model of the same type instead of the model itself.",
+            also="tiny small twin",
+        ),
     ] = False
     text: Annotated[
         Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")

@@ -24,10 +24,11 @@ from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.monitors.base import Alarm, Reading
-from rksp.watch.monitors.sinks import read_lines, record_of, sentence, worst
+from rksp.watch.monitors.sinks import read_lines, record_of, said, worst
 from rksp.watch.registry import MONITORS
 from rksp.watch.training.loop import RunRecord, judge_alone
 
+_ABSORBED = ("rate", "warm-up", "data", "passing")  # causes of a spike that an intervention bounds
 T = TypeVar("T")
 _OTHERS: dict[str, type[BaseModel]] = {"cause": CauseReport, "forecast": ForecastReport}
 
@@ -45,6 +46,7 @@ class _Run(BaseModel):
     reason: str | None = None  # for which rksp stopped it
     seconds: float | None = None
     crash: str | None = None
+    killed: str | None = None  # by what, as `rksp watch` saw
 
 
 def watched_run(path: Path) -> WatchReport:
@@ -131,7 +133,7 @@ def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading])
         forecast=forecast,
         trial=trial,
         alarms=[
-            AlarmReport.of(alarm, severity=alarm.severity.value, text=sentence(alarm))
+            AlarmReport.of(alarm, severity=alarm.severity.value, text=said(alarm))
             for alarm in alarms
         ],
         causes=causes,
@@ -151,7 +153,7 @@ def _ended(run: _Run) -> str:
     if run.reason is not None:
         return f"rksp {run.reason}"
     if run.seconds is None:
-        return "it was killed, or still runs"
+        return f"it {run.killed or 'was killed, or still runs'}"
     return f"it raised {run.crash}" if run.crash else "it finished"
 
 
@@ -161,30 +163,26 @@ def _conclusions(
     causes: Sequence[CauseReport],
     forecast: ForecastReport | None,
 ) -> list[str]:
-    found = []
-    if alarms:
-        first = alarms[0]
-        where = f" at {first.layer}" if first.layer else ""
-        found.append(f"{first.monitor} raised the first alarm, at step {first.step}{where}.")
-    else:
-        found.append("No monitor raised an alarm.")
+    first = f"The first alarm, at step {alarms[0].step}: {said(alarms[0])}." if alarms else ""
+    found = [first or "No monitor raised an alarm."]
     if all(value is None for _, value in trial.loss) and trial.onset is None:
         found.append("No loss was seen: the script calls backward on none.")
-    elif trial.onset is None:
-        found.append("The loss by itself shows no failure.")
-    else:
+    elif trial.onset is not None:
         found.append(f"The loss shows a failure from step {trial.onset} on.")
-    cause = next((one for one in causes if one.cause != "unknown"), None)
-    if cause is not None:
-        why = f"{cause.text[:1].upper()}{cause.text[1:]}."
-        found.append(f"The cause, as step {cause.step} shows: {cause.cause}. {why}")
+    elif not any(alarm.monitor in ("expected", "loss") for alarm in alarms):
+        found.append("The loss by itself shows no failure.")
+    known = [one for one in causes if one.cause != "unknown"]
+    for one in list({one.cause: one for one in reversed(known)}.values())[::-1]:
+        why = f"{one.text[:1].upper()}{one.text[1:]}."
+        found.append(f"A cause, as step {one.step} shows: {one.cause}. {why}")
+    cause = known[0] if known else None
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
     if troubles and cause is not None and cause.cause in ("rate", "warm-up"):
         start = (forecast.rates if forecast else {}).get("start_here")
         rate = "a lower learning rate" if start is None else f"{short(start, 2)} or less"
         found.append(f"Go back to a state from before step {min(troubles)} and train on at {rate}.")
     advice = next((alarm.advice for alarm in alarms if alarm.advice not in ("", "backoff")), "")
-    if advice:
+    if advice and (cause is None or cause.cause in _ABSORBED):
         how = "--on-alarm shape" if advice == "update_bound" else f'interventions=["{advice}"]'
         found.append(f"{advice} can absorb such a spike ({how}).")
     return found

@@ -39,7 +39,11 @@ class MeasureOptions(Finite):
 
     evidence: Annotated[
         Literal["config", "forward", "gradient"],
-        Flag("--evidence", "How much to measure; each includes the one before."),
+        Flag(
+            "--evidence",
+            "How much to measure; each includes the one before.",
+            also="fast quick",
+        ),
     ] = "gradient"
     seed: Annotated[int, Flag("--seed", "Seed of the initialization.", unit="seed")] = Field(
         default=0, ge=0
@@ -50,6 +54,7 @@ class MeasureOptions(Finite):
         Flag(
             "--data",
             "Your own examples: JSON Lines, CSV, Parquet, text, or a folder of one kind.",
+            also="dataset corpus train_file",
         ),
     ] = None
     states: Annotated[int, Flag("--snapshots", "Token states per block.", unit="states")] = Field(
@@ -77,12 +82,19 @@ class MeasureOptions(Finite):
             "--max-memory",
             "Refuse what needs more, such as 8GB; default the free memory.",
             unit="size",
+            also="memory ram",
             is_text=True,
         ),
     ] = Field(default=None, gt=0)
     threads: Annotated[
         int | None,
-        Flag("--threads", "Threads; default half of the cores.", unit="threads", from_file=True),
+        Flag(
+            "--threads",
+            "Threads; default half of the cores.",
+            unit="threads",
+            also="cpus cores",
+            from_file=True,
+        ),
     ] = Field(default=None, ge=1, le=1024)
 
     def at_seeds(self, count: int) -> list[MeasureOptions]:

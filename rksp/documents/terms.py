@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,7 @@ FailOn = Annotated[
         "never is "
         "off. With unknown, exit with 4 where rksp cannot tell. Repeatable.",
         unit="bar",
+        also="bar threshold",
         from_file=True,  # only where it makes the gate stricter
     ),
 ]
@@ -98,6 +100,10 @@ class Gate:
 
 @lru_cache(maxsize=64)  # every cell of a grid asks
 def _parsed(text: str) -> Gate:
+    if re.fullmatch(r"\d{1,2}%", text):
+        raise InputError(f"--fail-on {text}: write it as {int(text[:-1]) / 100:g}.")
+    if re.fullmatch(r"0?,\d+", text):
+        raise InputError(f"--fail-on {text}: write the decimal point, 0.{text.partition(',')[2]}.")
     found = [one.strip() for one in text.split(",")]
     bars = [_probability(one) for one in found if one not in _WORDS]
     if len(bars) > 1 or ("never" in found and len(found) > 1):

@@ -119,6 +119,9 @@ def read_override(text: str) -> tuple[str, Axis]:
     call = _CALL.match(value)
     if re.fullmatch(r"0,0\d+", value):
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
+    if call is None and re.fullmatch(r"([\d.]+%,?)+", value):
+        shares = ",".join(f"{float(one) / 100:g}" for one in value.replace(",", "").split("%")[:-1])
+        raise InputError(f"{text!r}: write shares as {name}={shares}.")
     if call is None:
         is_number = re.search(r"\d", value) is not None  # or meant as one
         if is_number and "," not in value and (how := misread(value, name, instead="write")):
@@ -136,7 +139,7 @@ def read_override(text: str) -> tuple[str, Axis]:
         return name, Choice(values=tuple(parts))
     numbers = [part for part in parts if _is_number(part)]
     if len(numbers) < len(parts):
-        raise InputError(f"{text!r}: {call['name']}() takes numbers.")
+        raise InputError(f"{text!r}: {call['name']}() takes numbers, with commas between them.")
     return name, _spread(text, call["name"], numbers)
 
 
@@ -146,6 +149,11 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
         if kind == "range":
             start, stop, step = {1: (0, *parts, 1), 2: (*parts, 1), 3: tuple(parts)}[len(parts)]
             count = max(0, math.ceil((stop - start) / step))
+            if len(parts) == 3 and count == 1:
+                raise InputError(
+                    f"{text!r}: steps of {step:g} from {start:g} lead past {stop:g} at once; for a "
+                    "range of rates write logspace(-4,-2,5)."
+                )
         elif kind == "interval":
             low, high = parts
             is_log = low > 0 and high / low > 10

@@ -24,6 +24,7 @@ from rksp.grid.axes import (
 from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
+from rksp.ground.files import absent
 from rksp.ground.flags import flags_of
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
@@ -115,7 +116,7 @@ def read_plan(
     elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
         base, blocks, notes, sweep = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
-        raise InputError(f"There is no file {source}.")
+        raise InputError(absent(source))
     elif "=" in source and not target:
         raise InputError(f"{source!r} is an axis, and the target is missing: grid gpt2 {source}.")
     else:

@@ -150,7 +150,7 @@ def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
         InputError: The text is not such a condition.
     """
     match = _CONDITION.match(text)
-    if match is None:
+    if match is None or not match[3].strip():
         raise InputError(f"--where {text!r} is not NAME<VALUE, such as lr<=1e-3.")
     return match[1], _COMPARE[match[2]], parse_yaml(match[3])
 
@@ -166,7 +166,10 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
         said, compare, value = read_condition(text)
         name = said if said in columns else canonical(said)[1]
         if columns and name not in columns:
-            raise InputError(f"--where {text!r} names no column{nearest(said, columns) or '.'}")
+            raise InputError(
+                f"--where {text!r} names no column{nearest(said, columns)}; the "
+                f"columns are {', '.join(sorted(columns))}."
+            )
         found = [record for record in found if _meets(record.get(name), compare, value)]
     return list(found)
 

@@ -56,7 +56,8 @@ def load_factory(target: str) -> Callable[[], object]:
     try:
         module = _guarded(target, lambda: importlib.import_module(module_name))
     except ImportError as error:
-        raise InputError(f"{target}: {module_name} cannot be imported ({error}).") from error
+        hint = f"; write {module_name[:-3]}:{attribute}" if module_name.endswith(".py") else ""
+        raise InputError(f"{target}: {module_name} cannot be imported ({error}){hint}.") from error
     except Exception as error:  # code of the user, which may raise anything
         raise InputError(
             f"{target}: importing {module_name} failed ({described(error)})."

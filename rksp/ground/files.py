@@ -7,6 +7,7 @@ then renamed, and begins with the digest of the rest. A folder that cannot be wr
 
 from __future__ import annotations
 
+import difflib
 import errno
 import hashlib
 import os
@@ -53,6 +54,18 @@ def with_home(name: str | Path) -> Path:
     return Path(os.path.expanduser(name))  # noqa: PTH111 - pathlib reads ./~x as somebody's home
 
 
+def absent(name: str | Path) -> str:
+    """Say that there is no such file or folder, and which one of nearly that name there is."""
+    path, found = with_home(name), list[str]()
+    with suppress(OSError, ValueError):
+        found = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.7)  # noqa: PTH208 - names
+        found = [str(path.with_name(one)) for one in found] or [
+            str(one) for one in (Path(path.name), *Path().glob(f"*/{path.name}")) if one.exists()
+        ][:1]
+    hint = f"; did you mean {found[0]}?" if found else "."
+    return f"{name!s:.200} cannot be read: there is no such file or folder{hint}"
+
+
 def read_head(path: Path, most: int) -> bytes:
     """Read the first `most` bytes of a regular file, which is not waited for.
 
@@ -71,7 +84,7 @@ def read_head(path: Path, most: int) -> bytes:
                 raise InputError(f"{shown} is no file that ends.")
             return content
     except FileNotFoundError as error:
-        raise InputError(f"{shown} cannot be read: there is no such file.") from error
+        raise InputError(absent(path)) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{shown} cannot be read: {reason}.") from error

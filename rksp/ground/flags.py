@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -76,6 +77,7 @@ class Flag:
         aliases: Other accepted names of the option.
         names: Other names that people give the field, separated by blanks, wherever a field is
             named: an axis, a column, a key in Python, and, those of one word, an option.
+        also: What others call such an option, separated by blanks; only messages know it.
         unit: What the value counts; the help shows it in place of the value.
         zero_is_off: Zero means None.
         is_text: The command line takes text, which the field's own validator parses.
@@ -87,6 +89,7 @@ class Flag:
     help: str
     aliases: tuple[str, ...] = ()
     names: str = ""
+    also: str = ""
     unit: str = ""
     zero_is_off: bool = False
     is_text: bool = False
@@ -190,8 +193,10 @@ def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
     """
     found = {}
     for pair in pairs:
-        key, separator, value = pair.partition("=")
+        key, separator, value = map(str.strip, pair.partition("="))
         if not separator or not key:
             raise InputError(f"{option} {pair!r} must have the form key=value.")
+        if re.search(r"^[^\[{(\"']*,\s*[A-Za-z_.]+=", value):
+            raise InputError(f"{option} {pair!r} sets two; repeat {option} for each.")
         found[key] = value
     return found

@@ -78,7 +78,8 @@ def split_line(text: str, *, noun: str) -> tuple[str, dict[str, str]]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals):
             raise InputError(
-                f"{noun.capitalize()} {text.strip()!r}: {pair!r} is not of the form key=value."
+                f"{noun.capitalize()} {text.strip()!r}: {pair!r} is not of the form key=value; for "
+                f"one value write {name.strip()}={pair}."
             )
         if key in options:
             raise InputError(f"{noun.capitalize()} {text.strip()!r} has two values of {key}.")

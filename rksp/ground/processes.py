@@ -34,10 +34,16 @@ def end_with(coordinator: int) -> None:
         coordinator: Process id of the parent, as the parent gave it. A parent that died before
             this call is noticed too.
     """
-    if sys.platform == "linux":  # at once, even while an import or a kernel keeps other threads out
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    # At once, even while an import or a kernel keeps other threads out.
+    signal_at_end_of_parent(signal.SIGKILL)
     threading.Thread(target=_watch, args=(coordinator,), daemon=True).start()
+
+
+def signal_at_end_of_parent(number: int) -> None:
+    """Let this process get a signal once its parent ends; on Linux alone."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, number)
 
 
 def _watch(coordinator: int) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from rksp.ground.errors import InputError
 from rksp.ground.factory import is_factory
-from rksp.ground.files import with_home
+from rksp.ground.files import absent, with_home
 from rksp.models.configuration import ALIASES, offline, types_for
 from rksp.models.type_table import type_names
 
@@ -238,7 +238,7 @@ def tree_identity(path: Path) -> str:
         InputError: There is nothing at this path.
     """
     if not path.exists():
-        raise InputError(f"There is no file or folder {path}.")
+        raise InputError(absent(path))
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
     return _digest(_signature(files))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.ground.errors import InputError, UnknownModel, check_kind, nearest
 from rksp.ground.factory import is_factory
-from rksp.ground.files import with_home
+from rksp.ground.files import absent, with_home
 from rksp.ground.model import definite
 from rksp.ground.text import has_control, one_line
 from rksp.models.checkpoint import find_weights, is_pickle
@@ -138,7 +139,7 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
             "folder of the model that they were made from."
         )
     if is_explicit(target):
-        raise UnknownModel(f"There is no file or folder {target}.")
+        raise UnknownModel(absent(target))
     if is_pickle(path):
         raise InputError(_PICKLE.format(target))
     if is_hub_id(target):
@@ -146,7 +147,9 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         if isinstance(found_here, Published):
             return _from_published(found_here, request)
         return _from_hub(_from_path(found_here, request))
-    hint = nearest(target, types_for(target)) or "."
+    if re.match(r"\.[A-Za-z]+(\W|$)", path.suffix):
+        raise UnknownModel(absent(target))
+    hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."

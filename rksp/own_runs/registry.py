@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rksp.ground.budgets import ENTRIES, RUNS
 from rksp.ground.errors import InputError
+from rksp.ground.files import absent
 from rksp.own_runs.readers import binary, logs
 from rksp.own_runs.run import RawRun, RunReader
 
@@ -50,7 +51,7 @@ def _runs_of(path: Path) -> Iterator[RawRun]:
     except (OSError, ValueError):
         is_folder = exists = False
     if not exists:
-        raise InputError(f"{path!s:.200} cannot be read: there is no such file or folder.")
+        raise InputError(absent(path))
     for file in _walk(path) if is_folder else [path]:
         reader = next((reader for reader in READERS if reader.matches(file)), None)
         if reader is not None:

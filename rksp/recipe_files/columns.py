@@ -107,7 +107,6 @@ def read_rows(path: Path) -> list[dict[str, object]]:
 
 
 def _value(text: str) -> object:
-    """Parse a cell; numbers, which most cells are, take the short way."""
     if len(text) > _LONGEST:  # no setting
         return text
     number = read_number(text)
@@ -120,7 +119,6 @@ def _parsed(text: str) -> object:
 
 
 def _csv(path: Path) -> list[dict[str, object]]:
-    """Read a table of commas; or of semicolons or tabs, whose numbers may have decimal commas."""
     lines = _lines(path)
     header = lines.readline()
     lines.seek(0)
@@ -158,7 +156,6 @@ def _objects(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _within(path: Path, rows: Iterable[dict[str, Any]], width: int = 0) -> list[dict[str, Any]]:
-    """Return the rows of a table; each of `width` columns counts in each row, named or not."""
     found: list[dict[str, Any]] = []
     cells = 0
     for row in rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rksp.recipe_files.parse.document import (
     load_document,
     named_file,
 )
-from rksp.recipe_files.parse.following import composed, launched, with_defaults
+from rksp.recipe_files.parse.following import composed, launched, merged, with_defaults
 from rksp.recipe_files.parse.python_loop import OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
 from rksp.recipe_files.parse.values import is_logged, unwrapped, unwrapped_lines
@@ -40,7 +39,7 @@ from rksp.recipe_files.said.origin import DECISIVE, RecipeFile
 from rksp.recipe_files.table import by_name
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.reader import Reader, foreign_format, reader_of, unread
-from rksp.recipe_files.table.spellings import misspelt
+from rksp.recipe_files.table.spellings import misspelt, spoken_of
 
 # Tables of `keys.toml` and the module of their functions. The first whose marks match reads; the
 # most particular marks come first.
@@ -74,9 +73,10 @@ BY_NAME = Reader(
     name="by name", title="settings found by name", version="", source="", marks=(),
     steps=(by_name.fill,),
 )  # fmt: skip
+FIXED = "the model's own weights are not trained"
 _EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (
-    ("nproc_per_node", ("nnodes",)),
+    ("nproc_per_node", ("nnodes", "nnode")),
     ("num_processes", ()),
     ("num_gpus", ("num_nodes",)),
     ("np", ()),
@@ -147,9 +147,11 @@ def read_document(
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
             is_own &= OPTIMIZERS not in document.data  # a loop of its own has no trainer's defaults
-            is_believed = draft.explains_a_third or is_own
+            is_plain = reader.name == "hugging-face" and document.syntax != "shell"
+            is_believed = draft.explains_a_third or (is_own and not is_plain)
             by_name.complete(draft)
-            is_foreign = not knows_objective and draft.value("objective") in REINFORCED
+            is_own_objective = knows_objective and reader.name != "hugging-face"
+            is_foreign = not is_own_objective and draft.value("objective") in REINFORCED
             if trainer is not None and not is_believed:
                 raise InputError(
                     f"{document.path} has {draft.explained} of its {len(document.leaves())} "
@@ -159,13 +161,27 @@ def read_document(
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
                 draft = read_by(reader, document)
+        if reader is BY_NAME:
+            for base in document.lost:
+                for name in DECISIVE:
+                    if name != "objective" and not draft.knows(name):
+                        draft.unknown(name, Found(key=base, value=""), f"{base} is not read")
         _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
         for one in left:
             found = Found(key=one.key, value="", line=one.line)
             field = "" if one.value or one.why else misspelt(one.key)
+            setting = document.find(one.key)
+            is_number = setting is not None and not isinstance(setting.value, bool)
+            spoken = spoken_of(one.key) if is_number and not one.value and not one.why else ""
+            if one.why == FIXED and draft.value("peft") == "none":
+                draft.no_target(f"{one.key}: {FIXED}; name the part that is trained as TARGET.")
             if field in DECISIVE and not draft.is_read(field):
                 draft.unknown(field, found, f"{one.key} is not read, and may mean it")
+            elif (
+                spoken and not field and not draft.is_read(spoken) and not draft.is_unknown(spoken)
+            ):
+                draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")
             elif one.key == FURTHER and not draft.has_rate:
@@ -264,7 +280,7 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
             return document, ()
         raise
     if file is None:
-        has_settings = is_one and _RATE.search(" ".join(document.leaves())) is not None
+        has_settings = is_one and by_name.gives_rate(document)
         if not has_settings and document.program.startswith(_OF_FILES):
             raise InputError(
                 f"{document.path} starts {document.program} with {document.file}, which is not "
@@ -277,8 +293,8 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
         return document, ()
     both = dataclasses.replace(
         file,
-        data={**file.data, **document.data},
-        lines={key: line for key, line in file.lines.items() if key not in document.data},
+        data=merged(file.data, document.data),
+        lines={key: line for key, line in file.lines.items() if document.find(key) is None},
         launcher=document.launcher,
         written=document.written,
     )
@@ -287,7 +303,6 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
     return both, (f"Read from {document.file}, which {whose}{document.path} {verb}.",)
 
 
-_RATE = re.compile(r"learning_rate|(^|[. ])lr\b")
 _OF_FILES = ("llamafactory-cli", "trl ", "swift ", "axolotl", "tune ", "litgpt ")
 
 
@@ -347,7 +362,6 @@ def _named(name: str) -> Reader:
 
 
 def _note_an_early_end(draft: Draft) -> None:
-    """Say where the rate has fallen to its lowest long before the run ends."""
     parts = ("warmup_steps", "decay_steps", "max_steps")
     if draft.value("schedule") == "wsd" or not all(map(draft.is_read, parts)):
         return
@@ -358,8 +372,10 @@ def _note_an_early_end(draft: Draft) -> None:
 
 
 def _launched(draft: Draft) -> None:
-    """Set the number of devices that torchrun, Accelerate, DeepSpeed or mpirun starts."""
-    flags = draft.document.launcher
+    flags = dict(draft.document.launcher)
+    with contextlib.suppress(InputError):
+        file = named_file(draft.document, str(flags.get("config_file", "")))
+        flags = {**(file.data if file is not None else {}), **flags}
     for key, others in _LAUNCHED:
         names = [name for name in (key, *others) if name in flags]
         counts = [flags[name] for name in names]
@@ -370,7 +386,6 @@ def _launched(draft: Draft) -> None:
 
 
 def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
-    """Convert `MODEL_ARGS: {--num-layers: 12}` of Megatron's functional tests to a command line."""
     data = {_named_flag(key): value for key, value in arguments.items()}
     lines = lines_below(document.lines, "MODEL_ARGS")
     lines = {_named_flag(key): line for key, line in lines.items()}

@@ -292,7 +292,6 @@ def _ceiling(trials: Sequence[TrialReport]) -> float | None:
 
 
 def _first_alarms(trials: Sequence[TrialReport]) -> list[tuple[str, int]]:
-    """Return each monitor's earliest alarm over the runs, earliest first."""
     first: dict[str, int] = {}
     for trial in trials:
         for monitor, step in trial.first_alarms.items():

@@ -37,6 +37,7 @@ _LOST = (
 )
 MODEL, ALL = "the model", "all together"  # names of effects beside the fields of the recipe
 _DIGITS = 12  # of a digest
+_RATE = "learning_rate"  # in which the edge is stated, so it moves none
 
 
 def diff(
@@ -154,7 +155,6 @@ def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[Effe
 
 
 def _with(old: Question, new: Question, name: str) -> Question:
-    """Return the old question with one field of the new one."""
     if name == MODEL:
         return replace(old, source=new.source)
     fields = dict(old.run.recipe) | {name: getattr(new.run.recipe, name)}
@@ -185,17 +185,19 @@ def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
     why = [f"{one.name} cannot be changed alone: {one.why}" for one in report.effects if one.why]
     from rksp.classifiers.levers.fields import edge_effect  # numpy, which no stored report needs
 
-    fields = [one.name for one in report.effects if one.name in Recipe.model_fields]
+    fields = [n for one in report.effects if (n := one.name) in {*Recipe.model_fields} - {_RATE}]
     why += [f"{name} {edge_effect(name)}" for name in fields]
     shown: list[page.Block] = [page.Table(head, rows), *([page.Notes(why)] if why else [])]
     return [page.Section("What each difference moves", shown)]
 
 
 def _step(number: page.Numbers, path: str) -> page.Words:
-    """Write both numbers of a pair, or that they are equal."""
-    form = page.PERCENT if "P(failed)" in path else ""
-    old, new = (number(f"{path}/{at}", form) for at in "01")
+    old, new = (number(f"{path}/{at}", _form(path)) for at in "01")
     return "unchanged" if old == new else (old, " → ", new)
+
+
+def _form(path: str) -> str:
+    return page.PERCENT if "P(failed)" in path else ""
 
 
 def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page.Block]:
@@ -211,7 +213,7 @@ def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page
         if one.state != "unchanged"
     ]
     pairs: page.Rows = [
-        [name, *(number(f"numbers/{name}/{n}") for n in "01")]
+        [name, *(number(f"numbers/{name}/{n}", _form(name)) for n in "01")]
         for name, (old, new) in changed.numbers.items()
         if old != new
     ]

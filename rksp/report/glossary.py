@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -43,7 +43,7 @@ class Word:
     meaning: str
     healthy: str = ""
     check: str = ""
-    usual: tuple[float, float] | None = None
+    usual: Sequence[float] | None = None
     feature: str = ""
     is_quantity: bool = False
     spellings: tuple[str, ...] = ()
@@ -63,15 +63,21 @@ class Word:
 
 @cache
 def words() -> tuple[Word, ...]:
-    """Return every word, in the order of the file."""
+    """Return every word, in the order of the file.
+
+    A key is a word and its other spellings; what is known beside its meaning stands in `facts`.
+    """
     text = (files("rksp.report") / "glossary.toml").read_text(encoding="utf-8")
     said = {str(word): told for word, told in words_of(DEFAULT_RISK, DEFAULT_BAR).items()}
     for name, told in (said | {"share": f"{DEFAULT_RISK:.0%}"}).items():
         text = text.replace(f"{{{name}}}", told)
-    rows: list[dict[str, Any]] = tomllib.loads(text)["word"]
-    for row in rows:
-        row |= {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
-    return tuple(Word(**row) for row in rows)
+    table: dict[str, Any] = tomllib.loads(text)
+    facts: dict[str, dict[str, Any]] = table.pop("facts")
+    named = ((*key.split(" | "), meaning) for key, meaning in table.items())
+    return tuple(
+        Word(name=name, spellings=tuple(others), meaning=meaning, **facts.get(name, {}))
+        for name, *others, meaning in named
+    )
 
 
 def find_word(wanted: str) -> Word | None:
@@ -120,7 +126,6 @@ def _parts(of: type[Any]) -> Iterator[type[Any]]:
 
 
 def _said(part: type[Any]) -> dict[str, str]:
-    """Return field -> its entry in the docstring of the class or a base."""
     found: dict[str, str] = {}
     for one in reversed(part.__mro__):
         text = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2]

@@ -239,7 +239,6 @@ def _counted(report: GridReport) -> page.Verdict:
 
 
 def _broken(setting: Settings, everything: Iterable[Record]) -> Iterator[page.Block]:
-    """Yield each error, with the number of cells that it stopped."""
     rows: page.Rows = []
     found: dict[str, list[str]] = {}
     for cell in everything:
@@ -268,7 +267,6 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
 
 
 def _no_setting(model: str, everything: Iterable[Record]) -> str:
-    """Say why a model has no safe cell, and what would be safe."""
     own = [record for record in everything if record.model == model]
     if all(record.verdict not in ANSWERS for record in own):
         return "no answer"
@@ -279,7 +277,6 @@ def _no_setting(model: str, everything: Iterable[Record]) -> str:
 
 
 def _scattered(cells: Sequence[Record]) -> Iterator[page.Block]:
-    """Yield a picture of every cell: P(failed) over the learning rate."""
     known = [
         (cell.learning_rate, cell.probability_failed, cell.verdict)
         for cell in cells
@@ -330,7 +327,6 @@ def _map(heat: RiskMap, number: page.Numbers) -> page.Section:
 
 
 def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
-    """Yield the cells that could run, in order of the expected loss: what decides comes first."""
     number = page.Numbers(report, "cells/")
     ranked = [(i, cell) for i, cell in enumerate(report.cells) if cell.verdict != FAILED]
     cells = [cell for _, cell in ranked[:_MOST_ROWS]]
@@ -361,5 +357,4 @@ def _ranking(report: GridReport, setting: Settings) -> Iterator[page.Block]:
 
 
 def _odds(chance: str, low: str, high: str) -> page.Words:
-    """Return P(failed) of a cell with its interval where that is wider: `8% [<1%, 69%]`."""
     return chance if low == high else (chance, " [", low, ", ", high, "]")

@@ -203,7 +203,6 @@ def _line(command: str, found: Listing, issue: Finding) -> str:
 
 
 def _suggestion(edit: Edit) -> str:
-    """Say what to write where; empty for a change that only a person can make."""
     if edit.file is None:
         return ""
     change = f"replace {edit.old} by {edit.new}" if edit.old else f"add {edit.new.strip()}"
@@ -250,7 +249,6 @@ def sarif(report: ScoreReport | GridReport | FilesReport) -> str:
 
 
 def _rule(issue: Finding) -> dict[str, object]:
-    """Describe the rule of an issue: what `rksp explain` says, as text and as Markdown."""
     spoken = issue.name.replace("-", " ")
     check, word = _CHECKS.get(issue.code), find_word(issue.code)
     if check is not None:
@@ -399,7 +397,6 @@ def _of_confirmation(report: ConfirmReport) -> Iterator[Case]:
 
 
 def _file_case(row: FileRow) -> Case:
-    """Return one test of a file: an error where it cannot be read."""
     if row.report is None:
         return Case(name=row.name, outcome="error", message=row.error, kind="unreadable")
     gate, risk = row.report.gate, deciding(row.report).risk

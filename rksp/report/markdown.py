@@ -62,7 +62,6 @@ def _tabled(table: page.Table) -> str:
 
 
 def _text(said: page.Words) -> str:
-    """Escape text, as names come from untrusted files."""
     return "".join(
         code(part)
         if isinstance(part, page.Code)

@@ -103,7 +103,6 @@ _BECAME = {
 
 
 def _fates(found: Sequence[CourseReport]) -> str:
-    """Say what became of many runs whose rates nobody knows: `3 runs: 2 fine, 1 diverged`."""
     counted = Counter(one.outcome.replace("_", " ") for one in found)
     ends = ", ".join(f"{count} {fate}" for fate, count in counted.most_common())
     return f"{many(len(found), 'run')}: {ends}"

@@ -151,7 +151,6 @@ class Line:
 
 
 def _continued(line: Text, width: int) -> list[Text]:
-    """Return a command in pieces, a backslash after each but the last."""
     pieces, shown = [], ""
     for part in re.split(r" (?=--)", line.plain.partition("   (")[0]):
         if shown and cell_len(f"{shown} {part} \\") > width:

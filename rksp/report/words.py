@@ -191,7 +191,6 @@ def unread(report: documents.ScoreReport) -> str:
 
 
 def _unbeaten(risk: FromFineTuning) -> str:
-    """Say why the rate to start with is the usual one, or how it differs from it."""
     is_usual = f"{risk.start_here:.2g}" == f"{risk.usual:.2g}"
     return ": the data show no better one" if is_usual else ", lowered to the rate not to exceed"
 

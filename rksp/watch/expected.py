@@ -1,7 +1,8 @@
 """What a loss should be doing: judged step by step, from plain numbers.
 
 A cross-entropy has references that need no training: ln C of C classes for a model that knows
-nothing, and the entropy of the targets' frequencies for one that knows nothing but these. A loss of
+nothing, and the entropy of the targets' frequencies for one that knows nothing but these. A mean
+square has one: the variance of the targets, which their mean as every answer gives. A loss of
 another kind has none, and is judged by none of the rules here.
 """
 
@@ -29,6 +30,7 @@ Word = Literal[
     "does_not_continue",
     "behind",
 ]
+UNBEGUN = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
 SMOOTH = 10  # steps of a smoothed loss
 _HIGH = 1.0  # nats above ln C at which a start is too high; healthy ones lie within 0.3
 _EARLIEST = 60  # steps before a run can have failed to begin, and
@@ -83,6 +85,9 @@ class Reference:
         information: What the token at a target's place tells of it; None if unknown.
         is_dense: Whether every token has a target, as in language models.
         rows: Targets of a step.
+        spread: The variance of a regression's targets; None of classes.
+        is_matching: Whether each row of a batch is a class of its own, as of pairs to be matched:
+            the scale of such logits is a choice.
     """
 
     classes: int
@@ -91,13 +96,15 @@ class Reference:
     information: float | None = None
     is_dense: bool = False
     rows: int | None = None
+    spread: float | None = None
+    is_matching: bool = False
 
     @property
     def patience(self) -> int:
         """How many steps a run may stay at the frequencies of the targets."""
         if self.information is not None and self.information < UNTOLD:
             return _EARLIEST
-        if self.is_dense:
+        if self.is_dense or self.spread is not None:
             return _AT_PLATEAU
         if self.rows is None or self.classes <= _FEW_CLASSES:
             return _LONG
@@ -106,7 +113,18 @@ class Reference:
     @property
     def nothing(self) -> float:
         """The loss of a model that knows nothing."""
-        return math.log(self.classes)
+        return math.log(self.classes) if self.spread is None else self.spread
+
+    @property
+    def unit(self) -> float:
+        """What counts as a nat."""
+        return 1.0 if self.spread is None else self.spread
+
+    def __str__(self) -> str:
+        """Say what a model that knows nothing has."""
+        if self.spread is not None:
+            return f"the mean of the targets as every answer gives {self.spread:.3g}"
+        return f"a model that knows nothing has {self.nothing:.3g} (ln {self.classes})"
 
 
 class Sibling(NamedTuple):
@@ -130,10 +148,12 @@ class Expected:
 
     Args:
         before: Smoothed loss at which the run ended that this one goes on with; None without one.
+        spread_before: The standard deviation of its losses.
         siblings: Earlier runs of the same command: targets seen by each step, and losses.
     """
 
     before: float | None = None
+    spread_before: float = 0.0
     siblings: Sequence[Sibling] = ()
     seen: int = 0
     losses: list[float] = field(default_factory=list)
@@ -151,15 +171,9 @@ class Expected:
         """
         self.losses.append(loss)
         self.seen += of.rows or 1
-        rules = (
-            self._continues,
-            self._start,
-            self._jumps,
-            self._rises,
-            self._begins,
-            self._falls,
-            self._behind,
-        )
+        rules = [self._continues, self._begins, self._behind]
+        if of.spread is None:
+            rules += [self._start, self._jumps, self._rises, self._falls]
         for rule in rules:
             found = rule(of, settled)
             if found is not None and found.name not in self.said:
@@ -184,8 +198,7 @@ class Expected:
     @property
     def noise(self) -> float:
         """The standard error of a smoothed loss."""
-        jumps = np.diff(self.losses[-64:])
-        return float(np.median(np.abs(jumps))) * 1.05 / math.sqrt(SMOOTH) if len(jumps) else 0.0
+        return spread_of(self.losses) / math.sqrt(SMOOTH)
 
     def _symptom(
         self, word: Word, reference: float, text: str, *, is_critical: bool = False
@@ -197,18 +210,19 @@ class Expected:
 
     def _start(self, of: Reference, settled: int | None) -> Finding | None:
         first, nothing = self.losses[0], of.nothing
-        if "does_not_continue" in self.said or self.step:
+        if "does_not_continue" in self.said or self.step or of.is_matching:
             return None
         if first > max(nothing + _HIGH, 1.25 * nothing):
-            text = f"the loss begins at {first:.4g}; a model that knows nothing has {nothing:.3g}"
-            return self._symptom("start_high", nothing, f"{text} (ln {of.classes})")
+            return self._symptom("start_high", nothing, f"the loss begins at {first:.4g}; {of}")
         return None
 
     def _continues(self, of: Reference, settled: int | None) -> Finding | None:
         if self.before is None or self.step not in (2, 14) or "does_not_continue" in self.said:
             return None
-        now = float(np.mean(self.losses[-5:]))
-        bar = max(_CONTINUES, 0.15 * max(of.nothing - self.before, 0.0), 2.0 * self.noise)
+        part = self.losses[-SMOOTH:]
+        now, learned = sum(part) / len(part), max(of.nothing - self.before, 0.0)
+        error = self.spread_before * math.sqrt(1 / SMOOTH + 1 / len(part))
+        bar = max(_CONTINUES * of.unit, 0.15 * learned, _NOISES * error)
         if now <= self.before + bar:
             return None
         text = (
@@ -221,7 +235,7 @@ class Expected:
         if self.step < 2 * SMOOTH + _IN_A_ROW:
             return None
         before, new = self.losses[-64 - _IN_A_ROW : -_IN_A_ROW], self.losses[-_IN_A_ROW:]
-        usual = float(np.median(np.abs(np.diff(before)))) * 1.05
+        usual = spread_of(before)
         level = max(float(np.mean(before[-SMOOTH:])), float(np.median(before[-SMOOTH:])))
         if min(new) <= level + max(_JUMP, _JUMPS * usual):
             return None
@@ -239,10 +253,7 @@ class Expected:
         self.best = min(self.best, now)
         start, noise = float(np.median(self.losses[:3])), _NOISES * self.noise
         if min(self.losses[-SMOOTH:]) > of.nothing + _RISE > self.losses[0]:
-            text = (
-                f"the loss began at {self.losses[0]:.4g} and is {now:.4g}, worse than that of a "
-                f"model that knows nothing, {of.nothing:.3g} (ln {of.classes})"
-            )
+            text = f"the loss began at {self.losses[0]:.4g} and is {now:.4g}; {of}"
             return self._symptom("worse_than_nothing", of.nothing, text, is_critical=True)
         learned = min(start, of.nothing) - self.best
         bar = max(min(_RISE, _SHARE * learned), noise, 2 * _ABOVE) if learned > 0 else _RISE + noise
@@ -254,21 +265,16 @@ class Expected:
 
     def _begins(self, of: Reference, settled: int | None) -> Finding | None:
         """Tell whether the loss will at its pace ever be below what frequencies alone give."""
-        steps = self.step + 1
-        is_early = steps < _EARLIEST or settled is None or steps < settled + _SETTLED
-        is_late = steps > _LATEST  # by then it has long begun, or was told of
-        if (
-            is_early
-            or is_late
-            or steps % 5
-            or self.said & {"not_begun", "worse_than_frequencies", "plateau"}
-        ):
+        steps, is_settled = self.step + 1, settled is not None and self.step >= settled + _SETTLED
+        is_time = steps >= (_EARLIEST if is_settled else _AT_PLATEAU)
+        # By the latest step it has long begun, or was told of.
+        if not is_time or steps > _LATEST or steps % 5 or self.said & UNBEGUN:
             return None
-        known = of.nothing if of.entropy is None else min(of.entropy, of.nothing)
+        unit, known = of.unit, of.nothing if of.entropy is None else min(of.entropy, of.nothing)
         part = np.array(self.losses[-max(_SETTLED, steps // 2) :])
         now = float(part[-2 * SMOOTH :].mean())
-        gap = now - (known - _BELOW)
-        if gap <= 0 or known < 2 * _ABOVE:
+        gap = now - (known - _BELOW * unit)
+        if not gap > 0 or known < 2 * _ABOVE * unit:  # of a drifting goal it is no number
             return None
         x = np.arange(len(part)) - (len(part) - 1) / 2
         slope = float(x @ part / (x @ x))
@@ -277,18 +283,24 @@ class Expected:
         is_slow = pace >= 0 or gap / -pace >= _PACE * steps
         has = f"after {steps} steps the loss is {now:.4g}"
         around = float(np.std(part[-2 * SMOOTH :])) / math.sqrt(2 * SMOOTH)
-        if now > known + max(_ABOVE, 3 * around) and (of.is_dense or now > known + _RISE / 2):
+        above = max(_ABOVE * unit, 3 * around)
+        has_begun = now <= of.nothing - _ABOVE * unit
+        if not is_settled and (settled is not None or has_begun):
+            return None  # of a rate that still rises nothing else is known
+        is_above = now > known + above and (of.is_dense or now > known + _RISE / 2 * unit)
+        if is_above or not is_settled:
             if not is_slow:
                 return None
-            if now > of.nothing - _ABOVE or known > of.nothing - _ABOVE:
-                text = (
-                    f"{has}, and a model that knows nothing has {of.nothing:.3g} (ln {of.classes})"
-                )
-                return self._symptom("not_begun", of.nothing, f"{text}: it has not begun to learn")
+            if not has_begun or known > of.nothing - _ABOVE * unit:
+                still = "" if is_settled else ", while the rate still rises"
+                text = f"{has}{still}, and {of}: it has not begun to learn"
+                return self._symptom("not_begun", of.nothing, text)
             text = f"{has}, worse than the frequencies of the targets alone, {known:.3g}"
             return self._symptom("worse_than_frequencies", known, text)
-        if steps < of.patience or slope * len(part) < -_BELOW:
+        if steps < of.patience or slope * len(part) < -_BELOW * unit:
             return None
+        if of.spread is not None:
+            return self._symptom("plateau", known, f"{has}, and {of}: it has learned nothing else")
         text = f"{has}, no better than the frequencies of the targets alone, {known:.3g}"
         return self._symptom("plateau", known, f"{text}: it has learned nothing else")
 
@@ -313,12 +325,22 @@ class Expected:
             return None
         middle, spread = float(np.median(ends)), float(np.ptp(ends))
         learned = max(of.nothing - middle, 0.0)
-        now, bar = self.smooth(), max(_RISE / 2, _SHARE * learned, 2 * spread, _NOISES * self.noise)
+        now, least = self.smooth(), _RISE / 2 * of.unit
+        bar = max(least, _SHARE * learned, 2 * spread, _NOISES * self.noise)
         if now <= middle + bar:
             return None
         count = "an earlier run" if len(ends) == 1 else f"{len(ends)} earlier runs"
         text = f"the loss is {now:.4g}, {now - middle:.2g} nats behind {count} of this command"
         return self._symptom("behind", middle, f"{text} ({middle:.4g} at as many targets)")
+
+
+def spread_of(losses: Sequence[float]) -> float:
+    """Return the standard deviation of the newest losses about their course; 0 of fewer than two.
+
+    That of a difference of two normal numbers is √2 of theirs, and its median size 0.67 of that.
+    """
+    jumps = np.abs(np.diff(losses[-64:]))
+    return 1.05 * float(np.median(jumps)) if len(jumps) else 0.0
 
 
 def entropy_of(counts: np.ndarray) -> float:

@@ -47,6 +47,29 @@ def test_there_are_as_many_as_a_user_typed():
     assert len(TYPED) >= 89
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "command"),
+    [
+        ("run.log", "step 1 loss 2.0\n", "why"),
+        ("report.json", '{"schema_version": "1"}', "report"),
+        ("grid.db", "SQLite format 3\0", "grid"),
+    ],
+)
+def test_a_file_of_another_command_names_that_command(file, content, command, capsys, tmp_path):
+    path = tmp_path / file
+    path.write_text(content)
+    assert left_with(["score", str(path)]) == 2
+    assert f"rksp {command} {path}" in capsys.readouterr().err
+
+
+def test_what_is_right_is_not_taken_for_a_mistake(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("l’été.yaml").write_text(RUN_FILE)  # a file of that name is there
+    command = ["score", "l’été.yaml", "--lr", "6e–4", "--evidence", "config", "--devices", "1"]
+    assert left_with(command) in (0, 1)
+    assert "text program" not in capsys.readouterr().err
+
+
 def test_a_long_number_is_cut(capsys):
     assert left_with(["score", "gpt2", "--lr", "9" * 5000 + "d"]) == 2
     assert len(capsys.readouterr().err) < 1000

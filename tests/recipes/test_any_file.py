@@ -359,3 +359,124 @@ def test_a_number_beyond_any_run_is_refused(tmp_path):
 def test_deepspeed_keeps_master_weights_in_float32_unless_told(precision, read_as, tmp_path):
     text = '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, '
     assert read(tmp_path, f"{text}{precision}}}", "a.json").recipe().precision == read_as
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ("my_optim: Lion2", "optimizer"),
+        ("max_num_opt_steps: 500", "max_steps"),
+        ("opt_batch_size_x: 8", "batch_size"),
+        ("ctx_piece_length_a: 512", "sequence_length"),
+        ("use_fused_optim: true", ""),  # a switch gives none
+        ("save_num_steps: 5", ""),  # of no field that moves the answer
+        ("eval: {my_batch_size: 8}", ""),  # of another run
+        ("extends: BASE", "optimizer"),
+        ("train: {extends: BASE}", "optimizer"),
+    ],
+)
+def test_what_speaks_of_a_field_leaves_no_default_for_it(more, field, tmp_path):
+    found = read(tmp_path, f"lr: 1e-4\nmodel_name: gpt2\n{more}\n").unknown
+    assert field in found if field else not found
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        ("data: {train_batch_size: 32}", 128),  # prompts
+        ("rollout_batch_size: 32\nglobal_batch_size: 128", 128),  # more than prompts: answers
+        ("rollout_batch_size: 32\nglobal_batch_size: 32", None),
+        ("batch_size: 32", None),
+        ("rollout_batch_size: 32\nper_device_train_batch_size: 2\naccumulation_steps: 4", None),
+    ],
+)
+def test_a_batch_under_rewards_counts_answers_or_is_unknown(batch, size, tmp_path):
+    text = f"lr: 1e-6\nmodel_name: gpt2\nadv_estimator: grpo\ngroup_size: 4\n{batch}\n"
+    found = read(tmp_path, text)
+    assert "batch_size" in found.unknown if size is None else found.recipe().batch_size == size
+
+
+@pytest.mark.parametrize(("devices", "is_known"), [("num_gpus: 8\n", False), ("", True)])
+def test_a_plain_batch_may_be_one_devices_or_all_devices(devices, is_known, tmp_path):
+    found = read(tmp_path, f"lr: 1e-4\nmodel_name: gpt2\nbatch_size: 8\n{devices}")
+    assert ("batch_size" not in found.unknown) == is_known
+
+
+@pytest.mark.parametrize(("is_on", "held"), [("true", 0.001), ("false", 0.0)])
+def test_a_coefficient_counts_where_its_switch_is_on(is_on, held, tmp_path):
+    text = f"lr: 1e-6\nadv_estimator: grpo\nactor: {{use_kl_loss: {is_on}, kl_loss_coef: 0.001}}\n"
+    assert read(tmp_path, text).recipe().kl_coefficient == held
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ("policy_name: gpt2\nhub_model_id: openai-community/gpt2-xl", "gpt2"),
+        ("a: {base_llm: gpt2}\nb: {other_llm: gpt2-xl}", None),
+        ("model: {name: gpt2, freeze_text_layers: true}", None),
+        ("model: {name: gpt2, freeze_vision_tower: true}", "gpt2"),
+        ("model_type: llama\nadv_estimator: ppo", None),  # rewards need trained weights
+    ],
+)
+def test_a_model_is_the_one_that_is_trained(more, name, tmp_path):
+    found = read(tmp_path, f"lr: 1e-4\n{more}\n").target
+    assert found is None if name is None else found.name == name
+
+
+def test_sizes_in_the_parts_of_a_model_count(tmp_path):
+    parts = "attn: [{kind: gqa, kwargs: {n_heads: 8, n_kv_heads: 4}}]"
+    sizes = "model: {d_model: 512, n_layers: 8, PARTS}\nlr: 1e-3\n"
+    found = read(tmp_path, sizes.replace("PARTS", parts)).target.overrides
+    assert (found["num_attention_heads"], found["num_key_value_heads"]) == (8, 4)
+    experts = f"{parts}, mlp: [{{kwargs: {{n_routed_experts: 64}}}}]"
+    assert read(tmp_path, sizes.replace("PARTS", experts)).target is None
+
+
+@pytest.mark.parametrize(
+    ("more", "precision"),
+    [("mixed_precision: true", "assumed"), ("use_bf16: true", "file"), ("", "assumed")],
+)  # fmt: skip
+def test_a_precision_that_is_not_told_is_assumed_with_its_key(more, precision, tmp_path):
+    origin = read(tmp_path, f"lr: 1e-4\nmodel_name: gpt2\n{more}\n").field("precision").origin
+    assert origin.kind == precision and bool(origin.keys) == bool(more)
+
+
+TRAIN = "python train.py --model_name_or_path gpt2 --max_steps 9 --learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("script", "rate"),
+    [
+        (f'if [ -z "$LR" ]; then LR=1e-4; fi\n{TRAIN} $LR\n', 1e-4),
+        (f'if [ -z "$X" ]; then LR=1e-4; fi\nLR=2e-4\n{TRAIN} $LR\n', 2e-4),
+        (f'LR=1e-4\nif [ -z "$X" ]; then LR=3e-4; fi\n{TRAIN} $LR\n', None),
+        (f'LR=1e-4\ncase $1 in\n --lr) LR="$2";;\nesac\n{TRAIN} $LR\n', 1e-4),
+        (f'srun bash -c "cd x && \\\n {TRAIN} 5e-4 \\\n --bf16"\n', 5e-4),
+        (f"bash prepare.sh 9 5e-5\n{TRAIN} 1e-4\n", None),  # which trains at another rate
+        ("bash prepare.sh 9 5e-5\n", 5e-5),
+        ("source rates.sh\n" + TRAIN + " $LR\n", 7e-4),
+        ("source absent.sh\n" + TRAIN + " $LR\n", None),
+        ("python prepare.py --a 1 --b 2 --c 3 --d 4 --e 5 --f 6\n" + TRAIN + " 1e-4\n", 1e-4),
+    ],
+)
+def test_a_shell_starts_and_includes_other_scripts(script, rate, tmp_path):
+    (tmp_path / "prepare.sh").write_text(f"steps=$1\nrate=${{2:-1e-3}}\n{TRAIN} $rate\n")
+    (tmp_path / "rates.sh").write_text("LR=7e-4\n")
+    found = read(tmp_path, script, "a.sh")
+    assert (
+        "learning_rate" in found.unknown if rate is None else found.recipe().learning_rate == rate
+    )
+
+
+def test_a_command_takes_the_file_and_the_devices_that_it_names(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "model: {name: gpt2}\noptim: {lr: 1e-4, weight_decay: 0.1}\n"
+    )
+    (tmp_path / "fsdp.yaml").write_text("num_processes: 8\ncompute_environment: LOCAL_MACHINE\n")
+    found = read(tmp_path, "python -m own.main config=base.yaml optim.lr=3e-4\n", "a.sh").recipe()
+    assert (found.learning_rate, found.weight_decay) == (3e-4, 0.1)
+    train = f"{TRAIN.removeprefix('python ')} 1e-4 --per_device_train_batch_size 2\n"
+    text = f"accelerate launch --config_file fsdp.yaml {train}"
+    assert read(tmp_path, text, "b.sh").devices == 8
+    text = f"NUM_GPUS=4\ndeepspeed {train}"
+    assert read(tmp_path, text, "c.sh").recipe().batch_size == 8

@@ -76,7 +76,7 @@ def test_without_write_the_file_stays_and_the_diff_is_shown(tmp_path, capsys):
     assert left_with(["fix", str(file)]) == 1  # the file on the disk still fails
     assert file.read_text() == TRAINER
     said = capsys.readouterr().out
-    assert "-learning_rate: 3.0e-1   # too high" in said and "\n+learning_rate: 0.00" in said
+    assert "-learning_rate: 3.0e-1   # too high" in said and "\n+learning_rate: 2.0e-5" in said
     was, becomes, write = said.splitlines()[-3:]
     assert f"{file} as it is: RISK. " in was and becomes.startswith("With these edits: OK. ")
     assert write == f"Write them: rksp fix {file} --write"
@@ -88,7 +88,7 @@ def test_a_program_gets_the_diff_and_both_answers(tmp_path, capsys):
     assert left_with(["fix", str(file), "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["before"]["launch"], found["after"]["launch"]) == ("no", "yes")
-    assert "+learning_rate: 0.00" in found["diff"] and found["written"] is False
+    assert "+learning_rate: 2.0e-5" in found["diff"] and found["written"] is False
 
 
 def test_what_is_no_file_is_not_fixed(capsys):

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rksp.ground.model import definite
+from rksp.watch.attach.arithmetic import first_bad
 from rksp.watch.attach.audit import audited
 from rksp.watch.attach.cause import Evidence, diagnose
 from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.kept import Kept
 from rksp.watch.attach.settings import Settings
-from rksp.watch.attach.targets import Targets, cross_entropy_of
+from rksp.watch.attach.targets import Targets, criteria_of
 from rksp.watch.faults.computation import LowPrecisionAttention, MatmulCorruption, flip_bit
 from rksp.watch.moment import Moment
 
@@ -59,7 +59,7 @@ class Run:
         self.optimizer.zero_grad()
         self.kept.add((rows[:, :-1],), {})
         loss = F.cross_entropy(self.model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        self.kept.add_targets(definite(cross_entropy_of(loss)))
+        self.kept.add_criterion(criteria_of(loss))
         loss.backward()
         self.kept.steps[-1].loss = loss.item() * (rows[:, 1:].numel() if is_sum else 1)
         self.step += 1
@@ -141,10 +141,22 @@ def test_a_loss_may_be_the_sum_over_its_words(run):
     assert run.cause() == ("passing", "")
 
 
-def test_of_two_cross_entropies_none_is_taken(run):
+def test_of_several_criteria_those_of_one_kind_are_taken(run):
     logits = torch.zeros(2, WORDS, requires_grad=True)
     one, two = (F.cross_entropy(logits, torch.full((2,), target)) for target in (1, 2))
-    assert [cross_entropy_of(loss) is None for loss in (one, one + two)] == [False, True]
+    other = F.cross_entropy(logits[:, :-1], torch.ones(2, dtype=torch.long))
+    square = F.mse_loss(logits, torch.ones_like(logits))
+    losses = (one, one + two, one + other, square, square + one, square + 2 * square)
+    assert [len(criteria_of(loss)) for loss in losses] == [1, 2, 0, 1, 0, 1]
+    assert [float(part) for part in criteria_of(square)[0][1:]] == [2.0 * WORDS] * 2
+
+
+def test_a_nan_that_the_model_is_given_is_the_datas(run):
+    for given, expected in ((math.nan, "data"), (1.0, "unknown")):
+        scale = torch.tensor(given)
+        run.kept.begin(run.step)
+        run.kept.add((run.batch()[:, :-1],), {"scale": scale})
+        assert run.cause(loss=math.nan, called=None)[0] == expected
 
 
 def test_a_step_that_was_wrong_once_is_told_from_its_repetition(run):
@@ -173,25 +185,27 @@ def test_without_room_no_weights_are_copied_and_old_inputs_go():
 @pytest.fixture(params=[False, True], ids=["apart", "tied"])
 def audit(request) -> Callable[[torch.dtype | None], list]:
     torch.manual_seed(0)
-    model, rows = Mixer(), torch.randint(WORDS, (4, 9))
+    model, rows = Mixer(), torch.randint(WORDS, (16, 33))
     if request.param:
         model.head.weight = model.embed.weight
 
-    def found(low: torch.dtype | None = None, scale: float = 1.0) -> list:
+    def found(low: torch.dtype | None = None, scale: float = 1.0, look: Callable = audited) -> list:
         def step() -> Tensor:
             with torch.autocast("cpu", low, enabled=low is not None):
                 logits = model(rows[:, :-1])
             return F.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten()) * scale
 
-        return [(one.module, one.what, one.overflows) for one in audited(model, step)]
+        seen = look(model, step)
+        return [(one.module, one.what) for one in seen] if look is audited else seen
 
     found.model = model
     return found
 
 
 @pytest.mark.parametrize("low", [None, torch.bfloat16, torch.float16])
-def test_products_of_a_sound_step_are_exact(audit, low):
-    assert audit(low) == []
+@pytest.mark.parametrize("scale", [1.0, 1e-41])  # gradients below the normal numbers of float32
+def test_products_of_a_sound_step_are_exact(audit, low, scale):
+    assert audit(low, scale) == []
 
 
 @pytest.mark.parametrize("name", ["out", "head"])
@@ -202,7 +216,7 @@ def test_a_wrong_product_is_named(audit, product, name):
     if product == "weight_gradient":
         audit.model.get_submodule(name).weight.register_hook(fault._changed)
     fault.arm(Moment(step=0, model=audit.model))
-    assert audit()[0] == (name, product.replace("_", " "), False)
+    assert audit()[0] == (name, product.replace("_", " "))
 
 
 def test_a_loss_that_reads_the_tied_weight_itself_is_no_defect(audit):
@@ -222,10 +236,12 @@ def test_attention_in_too_few_bits_is_named(audit):
 
 
 def test_an_overflow_of_float16_is_told_from_a_wrong_product(audit):
-    assert audit(torch.float16, 2.0**40)[0] == ("head", "output gradient", True)
-    with torch.no_grad():
-        audit.model.value.weight.mul_(2.0**20)
-    assert audit(torch.float16)[0] == ("value", "output", True)
+    half = torch.float16
+    for scale in (2.0**40, 1.0):
+        assert audit(half, scale) == []
+        assert audit(half, scale, first_bad).kind == half
+        audit.model.value.weight.data.mul_(2.0**20)
+    assert audit(half, 1.0, first_bad).module == "value"
 
 
 def test_weights_that_overflow_float32_are_no_wrong_product(audit):

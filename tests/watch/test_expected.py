@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,10 +18,11 @@ from torch.nn import functional as F
 
 import rksp
 from rksp.documents.confirm import Cause
+from rksp.ground.model import definite
 from rksp.own_runs.record import is_of_old_watch
 from rksp.report.glossary import find_word
 from rksp.watch.attach.kept import Kept
-from rksp.watch.attach.targets import words_of
+from rksp.watch.attach.targets import Targets, criteria_of, words_of
 from rksp.watch.attach.trial import tried
 from rksp.watch.expected import (
     Expected,
@@ -94,6 +96,64 @@ def test_a_run_is_held_against_its_siblings():
 def test_few_targets_may_stay_at_their_frequencies_for_longer():
     sparse = Reference(classes=64, entropy=3.3, is_dense=False)
     assert said(level(3.3, 200), sparse) == [] and said(level(3.3, 450), sparse) == ["plateau"]
+
+
+SQUARES = Reference(classes=0, spread=4.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "of", "words"),
+    [
+        (level(4.0, 200), SQUARES, ["plateau"]),
+        (4 * level(2.0, 200), SQUARES, ["not_begun"]),
+        (falling(200, 4.0, 1.0), SQUARES, []),
+        (level(900.0, 200), Reference(classes=0, spread=math.inf), []),  # it drifts, as of returns
+        (falling(160, 9.0, 2.0), OF, ["start_high"]),
+        (falling(160, 9.0, 2.0), replace(OF, is_matching=True), []),
+    ],
+)
+def test_a_loss_is_held_against_what_its_kind_can_be(losses, of, words):
+    assert said(losses, of) == words
+
+
+def test_a_warm_up_without_end_is_told_of_and_one_that_learns_is_not():
+    expected = [
+        {one.name for x in losses for one in Expected().feed(float(x), OF, settled=None)}
+        for losses in ([4.16], falling())
+    ]
+    assert expected == [set(), set()]
+    run = Expected()
+    flat = 4.2 - 1e-6 * np.arange(160)
+    assert [one.name for x in flat for one in run.feed(x, OF, settled=None)] == ["not_begun"]
+
+
+def test_a_resume_may_differ_by_the_spread_of_the_run_before_it():
+    at = {"before": 2.5, "spread_before": 0.3}
+    assert said(level(2.9, 20), **at) == [] and said(level(3.6, 20), **at) == ["does_not_continue"]
+
+
+@pytest.mark.parametrize("drift", [0.0, 5.0])
+def test_a_regressions_targets_have_a_variance_unless_they_drift(drift):
+    targets, draw = Targets(), torch.Generator().manual_seed(0)
+    weight = torch.ones(8, 1, requires_grad=True)
+    for step in range(40):
+        x = torch.randn(64, 8, generator=draw)
+        y = 2 * torch.randn(64, 1, generator=draw) + drift * step
+        targets.begin()
+        targets.add(criteria_of(F.mse_loss(x @ weight, y)), (x,), {})
+        targets.end()
+    expected = math.inf if drift else pytest.approx(4.0, rel=0.1)
+    assert definite(targets.reference).spread == expected
+
+
+def test_targets_are_dense_though_the_first_inputs_are_not_seen():
+    targets, words = Targets(), torch.arange(24).reshape(2, 12) % 7
+    logits = torch.randn(24, 7, requires_grad=True)
+    for inputs in ({}, *[{"input_ids": words}] * 3):  # torch's hook on all modules has no keywords
+        targets.begin()
+        targets.add(criteria_of(F.cross_entropy(logits, words.flatten())), (), inputs)
+        targets.end()
+    assert definite(targets.reference).is_dense
 
 
 def test_entropies_are_those_of_the_counts():

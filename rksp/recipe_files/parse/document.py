@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -72,11 +73,13 @@ class Document:
         lines: Dotted key → line, counted from one.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
         launcher: The flags of the launcher, such as torchrun.
+        script: The program with its folder.
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
         moved: A key that is looked for, and is not there → the key under which it stands.
         defaults: A key that the command leaves out → the script whose default it has.
+        lost: What it says that it is made of, and where; none of it was found.
     """
 
     path: Path
@@ -86,11 +89,13 @@ class Document:
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     moved: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
     _names: dict[int, dict[str, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -208,7 +213,7 @@ def load_document(path: Path) -> Document:
 def _loaded(path: Path, text: str, suffix: str) -> Document:
     if suffix in _SHELL:
         CODE.check(len(text), path)
-        command = read_shell(text)
+        command = read_shell(text, partial(_included, [path]))
         scripts = [text for name, text in command.written.items() if name.endswith(_SHELL)]
         inner = next((c for c in map(read_shell, scripts) if c.program), command)
         command = command if command.program else inner
@@ -216,6 +221,16 @@ def _loaded(path: Path, text: str, suffix: str) -> Document:
             return Document(path=path, syntax="shell", **command._asdict())
         text, suffix = command.written["-"], ".py"
     return _document(path, text, suffix)
+
+
+def _included(scripts: list[Path], name: str) -> str:
+    """Return the text of a file of the repository that one of the scripts includes, the next."""
+    there = next((found for one in reversed(scripts) if (found := beside(one, name))), None)
+    with contextlib.suppress(InputError):
+        if there is not None:
+            scripts.append(there)
+            return read_text(there, CODE.most)
+    return ""
 
 
 def _document(path: Path, text: str, suffix: str) -> Document:

@@ -21,6 +21,7 @@ from rksp.recipe_files.parse.document import Document, beside, folders_above, lo
 from rksp.recipe_files.parse.python_loop import NAMES, names_in
 from rksp.recipe_files.parse.python_names import Names
 from rksp.recipe_files.parse.shell_command import CHOICE
+from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Unresolved
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
@@ -38,7 +39,10 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
     data = _whole(document.path, document.data, read, lost, 0)
     notes = [f"Composed with {', '.join(read)}."] if read else []
     notes += [f"{name}, which the configuration is made of, was not found." for name in lost]
-    return dataclasses.replace(document, data=data) if read else document, tuple(notes)
+    document = dataclasses.replace(document, data=data) if read else document
+    within = [key for key in document.leaves() if "." in key and key.rpartition(".")[2] in _BASES]
+    lost += [f"{key}: {found.value}" for key in within if (found := document.find(key)) is not None]
+    return dataclasses.replace(document, lost=tuple(lost)), tuple(notes)
 
 
 def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
@@ -64,7 +68,7 @@ def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
         whole = _whole(file, {**base.data, "defaults": groups}, read, [], 0)
         is_command = document.syntax == "shell"
         own = {k: v for k, v in document.data.items() if is_command and k not in _OF_LAUNCH}
-        data = _merged(whole, _without_choices(own, whole))
+        data = merged(whole, _without_choices(own, whole))
         lines = {k: line for k, line in document.lines.items() if document.find(k) is not None}
         note = f"Composed with {', '.join([file.name, *read])}, which {script.name} names."
         return dataclasses.replace(document, data=data, lines=lines), (note,)
@@ -91,13 +95,12 @@ def with_defaults(document: Document) -> Document:
 
 
 def _script(document: Document) -> Path | None:
-    """Return the script that a command starts, where it stands in the repository."""
     if document.syntax == "python":
         return document.path
     module = str(document.program or document.data.get("m", ""))
-    return beside(
-        document.path, module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    )
+    written = document.script.rpartition(ELSEWHERE)[2].lstrip("/")
+    plain = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    return beside(document.path, written) or beside(document.path, plain)
 
 
 _OF_LAUNCH = ("m", "u", "config_path", "config_name")
@@ -106,7 +109,6 @@ _NAMED = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']*)[\"']")
 
 
 def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the words of a command that may choose a file of a group: `model=small`."""
     for name, value in data.items():
         word = value.get(CHOICE) if isinstance(value, Mapping) else value
         if isinstance(word, str):
@@ -114,11 +116,10 @@ def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _chosen(entry: object, choices: Mapping[str, str]) -> object:
-    """Return an entry of Hydra's defaults with what a command chooses."""
     if not isinstance(entry, Mapping):
         return entry
     return {
-        group: choices.get(_group(group), name) if isinstance(name, str) else name
+        group: choices.get(_group(group), name) if name is None or isinstance(name, str) else name
         for group, name in entry.items()
     }
 
@@ -128,7 +129,6 @@ def _group(name: object) -> str:
 
 
 def _without_choices(own: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, Any]:
-    """Return a command's settings; a word that only chose a file of a group is none."""
     found: dict[str, Any] = {}
     for name, value in own.items():
         if isinstance(value, Mapping):
@@ -147,7 +147,7 @@ def _whole(
     is_last = True
     for package, name in _named(data):
         if name == "_self_":
-            found, is_last = _merged(found, own), False
+            found, is_last = merged(found, own), False
             continue
         there = _place(path, name)
         if there is None or depth >= _DEEPEST or len(read) >= _MOST:
@@ -162,8 +162,8 @@ def _whole(
             head = read_head(there, 200).decode("utf-8", "replace")
             for part in reversed(() if f"@package {_GLOBAL}" in head else package):
                 inner = {part: inner}
-            found = _merged(found, inner)
-    return _merged(found, own) if is_last else found
+            found = merged(found, inner)
+    return merged(found, own) if is_last else found
 
 
 def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -186,7 +186,6 @@ def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _place(path: Path, name: str) -> Path | None:
-    """Return the file of this name near a configuration, within its repository."""
     names = [name] if name.endswith(_SUFFIXES) else [f"{name}{suffix}" for suffix in _SUFFIXES]
     root = folders_above(path)[-1].resolve()
     for folder in folders_above(path):
@@ -198,10 +197,11 @@ def _place(path: Path, name: str) -> Path | None:
     return None
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others above them, section by section."""
     found = dict(below)
     for key, value in above.items():
         other = found.get(key)
         is_section = isinstance(other, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(definite(other), value) if is_section else value
+        found[key] = merged(definite(other), value) if is_section else value
     return found

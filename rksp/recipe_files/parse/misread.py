@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from unicodedata import normalize
 
 from rksp.ground.text import short
 from rksp.recipe_files.parse.python_values import literal
@@ -12,7 +13,7 @@ from rksp.recipe_files.parse.python_values import literal
 _LONGEST = 60  # characters of a text that may have been meant as a number
 _VALUE = r"(?:[0-9]*\.?[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]+)?"
 _RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
-_UNIT = re.compile(rf"({_VALUE})[ _]?([A-Za-z]+)")
+_UNIT = re.compile(rf"({_VALUE})[ _]?([^\d .,][^\d]*)")
 # Units of what no option counts, and the beginnings of their names.
 _UNLIKE = re.compile(r"ep|h|min|d|sec|sample|example")
 _SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
@@ -23,36 +24,45 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
 
     Args:
         text: Such as `0,001`, `1,000`, `1e-4..1e-2`, `1e-4,1e-3`, `10^-4`, `2**12` or `3%`.
-        name: What the value is of, as an axis of a grid.
+        name: What the value is of, as an axis of a grid; empty if a grid has no such axis.
         instead: What to do for several values, before the axis.
     """
-    text = text.strip()
+    text = re.sub("%+", "%", re.sub("[‐-―−]", "-", normalize("NFKC", text.strip())))
     if len(text) > _LONGEST or re.fullmatch(rf"-?{_VALUE}", text):
         return ""
     if re.fullmatch(r"0?,\d+", text):
         return f"write the decimal point: 0.{text.partition(',')[2]}."
-    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
-        return f"write it without commas: {text.replace(',', '')}."
-    bare = re.sub(r"\s|[,;.'\"]+$", "", re.sub("[‐-―−]", "-", text))
+    if re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3}){2,})", text):
+        return f"write it without commas or points: {re.sub('[,.]', '', text)}."
+    if re.fullmatch(r"\d{1,3}(\.\d{3})+,\d+|\d+,\d+[kKMBT]", text):
+        whole = text.replace(".", "").replace(",", ".")
+        return f"write the decimal point: {whole}."
+    if power := re.fullmatch(r"([\d.]+) ?[x×*·] ?10\^?(-?\d+)", text):
+        return f"write it as {power[1]}e{power[2]}."
+    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({~≈<>=]+|^\w+=", "", text)
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
-    if "," in text:
-        return f"for several values {instead} {name}={text}."
-    if (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
+    if re.search("[,;|]", text):
+        several = re.sub("[;|]", ",", text)
+        return f"for several values {instead} {name}={several}." if name else "give one number."
+    if name and (ends := _RANGE.fullmatch(text)) and float(ends[1]) > 0:
         low, high = (f"{math.log10(float(end)):.4g}" for end in ends.groups())
         return f"for a range {instead} '{name}=logspace({low},{high},9)'."
     if (value := _worked_out(text)) is not None:
-        return f"write it as {short(value, 6)}."
+        return f"write it as {value if isinstance(value, int) else short(value, 6)}."
     if re.search(r"[${}<>]", text):
         return "put the value itself in the place of the variable."
     unit = _UNIT.fullmatch(text)
-    if unit and len(unit[2]) > 1:  # one letter may be meant as thousands or millions
-        is_other = _UNLIKE.match(unit[2].lower()) is not None
+    if unit and unit[2].lower() not in "kmbgt":  # which may be meant as thousands or millions
+        is_other = unit[2] != "e" and _UNLIKE.match(unit[2].lower()) is not None
         return (
             f"give the plain number, not {unit[2]}."
             if is_other
-            else f"leave out the unit: {unit[1]}."
+            else f"leave out {unit[2]}: {unit[1]}."
         )
+    numbers = re.findall(_VALUE, re.sub("(?<![0-9])[A-Za-z]+", " ", text))
+    if name and len(numbers) > 1 and re.search(r"[^\d.]", re.sub(_VALUE, "", text)):
+        return f"for several values {instead} {name}={','.join(numbers)}."
     return "" if re.search(r"\d", text) else "give a number, or leave the option out."
 
 

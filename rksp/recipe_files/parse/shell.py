@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 from rksp.recipe_files.parse.python_values import literal
@@ -17,6 +18,7 @@ from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of,
 from rksp.recipe_files.parse.shell_words import (
     ASSIGNMENT,
     ELSEWHERE,
+    JOINED,
     Word,
     WordReader,
     balanced,
@@ -29,7 +31,7 @@ _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)"
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*|[1-9])"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
 _OPENS = {"if", "for", "while", "until", "case", "select"}
@@ -47,6 +49,7 @@ class _Variables(ChainMap[str, list[Word]]):
         self.fixed: set[str] = set()  # names that cannot be set again
         self.spent = 0  # characters expanded so far
         self.in_function = False  # whose arguments are not the script's
+        self.empty: set[str] = set()  # names whose defaults are set now, where they have no value
         self.is_open = False  # a file that is not read may have set any of them
 
     def forget(self, line: int, *names: str) -> None:
@@ -78,19 +81,26 @@ _ENVIRONMENT = re.compile(
 )
 _SET_BY_SUM = re.compile(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)\[[^]=]*\]\+?=")
+_OF_ARGUMENTS = re.compile(r"\$([1-9]|OPTARG)|\$\{([1-9]|OPTARG)(#\*=)?\}")
+_EMPTY = re.compile(
+    r"\[{1,2} (?:-z|!) \$\{?([A-Za-z_]\w*)(?::?-)?\}? \]{1,2}"
+)  # a test for a default
+_DEVICES = re.compile(r"(?i)^(num|n)_?(devices|gpus?)$")
+_INNER = re.compile(r"(^|/)(ba|z|da)?sh$")
 _CALLS = 200  # of functions, in all
 
 
-def read_shell(text: str) -> CommandLine:
+def read_shell(text: str, find: Callable[[str], str] | None = None) -> CommandLine:
     """Return the command of a script that has the most settings, as the shell would start it.
 
     A number that another command gives otherwise, where both give a learning rate, is not known.
+
+    Args:
+        text: The script.
+        find: Returns the text of a file that the script includes; empty where there is none.
     """
-    text, documents = _without_documents(text)
-    reader = WordReader(text)
-    statements = [(words, reader.ended_by) for words in reader.statements()]
-    script = _Script(documents)
-    script.run(statements)
+    script = _Script(find)
+    script.include(text)
     if not any(command.program for command in script.commands):
         for name in list(script.bodies):  # perhaps called in a way that is not followed
             script.call(name)
@@ -101,7 +111,6 @@ def read_shell(text: str) -> CommandLine:
 
 
 def _agreed(best: CommandLine, commands: Sequence[CommandLine]) -> CommandLine:
-    """Return a command without the numbers in which another one that trains differs."""
     rates = {key for key in best.data if RATE.search(key)}
     if not rates:
         return best
@@ -127,17 +136,28 @@ def _word(value: object) -> str:
 
 
 class _Script:
-    """A script as it would run: what its statements set, and the commands that they start."""
-
-    def __init__(self, documents: Mapping[int, tuple[bool, int, str]]) -> None:
+    def __init__(self, find: Callable[[str], str] | None) -> None:
         self.variables = _Variables()
         self.variables["HOME"] = [Word("~", 1)]
         self.commands: list[CommandLine] = []
         self.written: dict[str, str] = {}
         self.bodies: dict[str, list[_Statement]] = {}
-        self._documents = documents
+        self._find = find
+        self._documents: dict[int, tuple[bool, int, str]] = {}
         self._has_ended, self._calls = False, 0
         self._outer: dict[str, list[Word]] = {}  # what local variables stand before
+
+    def include(self, text: str, *, at: int = 0, is_conditional: bool = False) -> None:
+        """Follow a text: the whole, a file that it includes `at` a line, or `bash -c TEXT`."""
+        outer = self._documents
+        text, self._documents = _without_documents(text)
+        reader = WordReader(text)
+        statements = [(words, reader.ended_by) for words in reader.statements()]
+        if at:
+            statements = [([replace(word, line=at) for word in words], end)
+                          for words, end in statements]  # fmt: skip
+        self.run(statements, is_conditional=is_conditional)
+        self._documents = outer
 
     def run(self, statements: Sequence[_Statement], *, is_conditional: bool = False) -> None:
         """Follow statements in their order; the bodies of functions where they are called."""
@@ -158,6 +178,9 @@ class _Script:
                     self.variables.maps.pop(0)
                 if (first in ("else", "elif") and depth == dead) or depth < dead:
                     dead = 0
+                if first in ("if", "else", "elif", "fi"):
+                    tested = _EMPTY.fullmatch(" ".join(word.text for word in words))
+                    self.variables.empty = {tested[1]} if tested and first == "if" else set()
                 if first == "if" and [word.text for word in words[:2]] in (
                     ["false"],
                     ["!", "true"],
@@ -214,7 +237,7 @@ class _Script:
             words = words[1:] if first == "exec" else []
         if first in ("source", "."):
             if len(words) > 1 and not _ENVIRONMENT.search(words[1].text):
-                variables.forget(line)
+                self._include_file(words[1], is_conditional=is_conditional)
             return
         for name in _set_unseen(words):
             variables.forget(line, name)
@@ -226,18 +249,43 @@ class _Script:
             return
         if not words or first in _SAYING or first.startswith("(("):
             return
-        if first in ("bash", "sh"):  # it sees what stands before it
-            variables.maps.insert(0, own)
-        found = command_of(_expand(words, variables))
-        if weight(found) > (0, False):
+        variables.maps.insert(0, dict(own) if first in ("bash", "sh") else {})
+        found = None if self._starts_inner(words) else command_of(_expand(words, variables))
+        if found is not None and any(weight(found)):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
-        if first in ("bash", "sh"):
-            variables.maps.pop(0)
+        variables.maps.pop(0)
+
+    def _starts_inner(self, words: list[Word]) -> bool:
+        """Follow `bash -c TEXT` or `bash FILE ARGUMENTS`; tell whether a command is either."""
+        at = next((i for i, word in enumerate(words[:-1]) if _INNER.search(word.text)), None)
+        if at is None or self._calls >= _CALLS:
+            return False
+        first, *rest = _expand(words[at + 1 :], self.variables)
+        text, line = "", first.line
+        if re.fullmatch(r"-\w*c", first.text) and rest:
+            inner = words[at + 2].text.replace(JOINED, "\\\n")
+            text, line = "\n" * (rest[0].line - 1) + re.sub(r'\\(["$`])', r"\1", inner), 0
+        elif first.text.endswith((".sh", ".bash")) and self._find is not None:
+            text = self._find(first.text.rpartition(ELSEWHERE)[2].lstrip("/"))
+            self.variables.update({str(i): [word] for i, word in enumerate(rest[:9], start=1)})
+        self._calls += 1
+        self.include(text, at=line)
+        self._has_ended = False
+        return bool(text)
+
+    def _include_file(self, word: Word, *, is_conditional: bool) -> None:
+        named = "".join(part.text for part in _expand_word(word, self.variables))
+        name = named.rpartition(ELSEWHERE)[2].lstrip("/")
+        text = self._find(name) if self._find is not None and name and self._calls < _CALLS else ""
+        if not text:
+            self.variables.forget(word.line)
+            return
+        self._calls += 1
+        self.include(text, at=word.line, is_conditional=is_conditional)
 
 
 def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
-    """Yield the variables that a statement sets to what is not followed."""
     first, second = ([word.text for word in words] + ["", ""])[:2]
     if first.startswith("(("):
         yield from (a or b for a, b in _SET_BY_SUM.findall(first))
@@ -249,7 +297,6 @@ def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
 
 
 def _defined(words: Sequence[Word]) -> str:
-    """Return the function that a statement begins to define; empty if it defines none."""
     if words[0].text == "function" and len(words) > 1:
         return words[1].text.removesuffix("()")
     named = words[0].text.endswith("()") and not words[0].whole
@@ -258,7 +305,6 @@ def _defined(words: Sequence[Word]) -> str:
 
 
 def _body(statements: Sequence[_Statement], at: int) -> tuple[list[_Statement], int]:
-    """Return the statements of a function's body, and where the script goes on behind it."""
     found: list[_Statement] = []
     depth, has_begun = 0, False
     while at < len(statements):
@@ -315,7 +361,6 @@ def _keep_document(
     variables: _Variables,
     written: dict[str, str],
 ) -> None:
-    """Keep the here-document of a command that writes it to a file, or has it run."""
     at = next((i for i, word in enumerate(words) if _HERE_WORD.match(word.text)), None)
     if at is None or words[at].line not in documents:
         return
@@ -335,11 +380,12 @@ _HERE_WORD = re.compile(r"<<(?!<)")
 
 
 def _counts(command: CommandLine, variables: Mapping[str, list[Word]]) -> dict[str, object]:
-    """Return the processes that ms-swift and LLaMA-Factory start, from their variables."""
-    if not command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
-        return {}
-    texts = {name: variables[name][0].text for name in _PROCESSES if variables.get(name)}
-    return {_PROCESSES[name]: int(text) for name, text in texts.items() if text.isdecimal()}
+    counts = {name: int(words[0].text) for name, words in variables.items()
+              if words and words[0].text.isdecimal()}  # fmt: skip
+    if command.program.startswith(("swift ", "megatron ", "llamafactory-cli ")):
+        return {flag: counts[name] for name, flag in _PROCESSES.items() if name in counts}
+    devices = {count for name, count in counts.items() if _DEVICES.search(name)}
+    return {"num_gpus": devices.pop()} if len(devices) == 1 else {}
 
 
 def _assign(
@@ -375,7 +421,10 @@ def _assign(
         if is_conditional and is_added:
             value = _perhaps(value)
         elif is_conditional and (known := variables.get(name)) and value[: len(known)] != known:
-            value = [Word(ELSEWHERE, first.line)]
+            if _OF_ARGUMENTS.fullmatch(rest):  # an option of the script, read at its default
+                value = known
+            elif name not in variables.empty or known[0].text != ELSEWHERE:
+                value = [Word(ELSEWHERE, first.line)]
         if not is_kept:
             own[name] = value
         elif name not in variables.fixed:
@@ -385,7 +434,6 @@ def _assign(
 
 
 def _declared(words: list[Word], variables: _Variables) -> list[Word]:
-    """Return the words behind `export`, `eval` and the like, names filled in."""
     first, *rest = words
     is_eval = first.text == "eval"
     if not is_eval and any(re.match(r"-\w*n", word.text) for word in rest):
@@ -468,7 +516,6 @@ def _filled(text: str, variables: _Variables) -> str:
 
 
 def _without_commands(text: str) -> str:
-    """Return the text with each `$(command)` replaced by the mark of an unknown value."""
     parts, i = [], 0
     while (j := text.find("$(", i)) >= 0:
         end = balanced(text, j + 1)
@@ -480,14 +527,12 @@ def _without_commands(text: str) -> str:
 
 
 def _is_options(chunk: str, variables: _Variables) -> bool:
-    """Return True if a chunk is a variable that holds several words, some of them flags."""
     lone = _VARIABLE.fullmatch(chunk)
     words = variables.get(lone[1] or lone[3], []) if lone else []
     return len(words) > 1 and any(word.text.startswith("--") for word in words)
 
 
 def _split(word: Word) -> Iterator[Word]:
-    """Return the words of a variable's value; split a quoted command line as well."""
     if word.whole and not re.search(r"(^| )--?[A-Za-z][^ ]* ", word.text):
         yield word
         return
@@ -499,7 +544,6 @@ def _split(word: Word) -> Iterator[Word]:
 
 
 def _arithmetic(text: str, variables: Mapping[str, list[Word]]) -> str:
-    """Evaluate `$((a * b))`, where names are variables and a quotient is whole."""
     try:
         tree = ast.parse(re.sub("/+", "//", text.strip()), mode="eval")
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -24,6 +24,7 @@ _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
+_CONFIG = re.compile(r"^(--|\+{0,2})(config|cfg|config_file|config-file|config_path)=")
 RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
 
 
@@ -38,6 +39,7 @@ class CommandLine(NamedTuple):
         file: The first configuration file that is named after the program; empty without one.
         written: Name of a file that the script writes → its text, after as many lines as stand
             above it in the script; `-` is what it gives Python to run, `-.sh` another shell.
+        script: The program with its folder.
     """
 
     program: str
@@ -46,6 +48,7 @@ class CommandLine(NamedTuple):
     launcher: Mapping[str, object]
     file: str = ""
     written: Mapping[str, str] = {}
+    script: str = ""
 
 
 def command_of(words: list[Word]) -> CommandLine:
@@ -58,13 +61,19 @@ def command_of(words: list[Word]) -> CommandLine:
     _take_flags(words[: max(at, 0)], launcher, {})
     read = [Word(ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
     _take_flags(words[at + 1 :] + read, data, lines)
+    said = [_CONFIG.sub("", text) for text in texts[at:]] if at >= 0 else []
     named = (
         text
-        for before, text in pairwise(texts[at:] if at >= 0 else ())
+        for before, text in pairwise(said)
         if _FILE.fullmatch(text) and not re.search("deepspeed|data|model|tokenizer", before)
     )
     return CommandLine(
-        program=program, data=data, lines=lines, launcher=launcher, file=next(named, "")
+        program=program,
+        data=data,
+        lines=lines,
+        launcher=launcher,
+        file=next(named, ""),
+        script=texts[at] if at >= 0 else "",
     )
 
 
@@ -137,7 +146,8 @@ def _scalar(text: str) -> object:
     return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
 
 
-def weight(command: CommandLine) -> tuple[int, bool]:
+def weight(command: CommandLine) -> tuple[bool, int, bool]:
     """Return how much a command says of a run; `mkdir -p FOLDER` says nothing."""
-    size = len(command.data)
-    return size if size > 2 or command.program else 0, bool(command.file)
+    size = len(command.lines)
+    has_rate = any(RATE.search(key) for key in command.lines)
+    return has_rate, size if size > 2 or command.program else 0, bool(command.file)

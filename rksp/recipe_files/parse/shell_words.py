@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 ELSEWHERE = "\0"  # stands in a word where something is not known
+JOINED = "\v\n"  # stands in quotes for a line that goes on in the next
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 
 
@@ -60,7 +61,7 @@ class WordReader:
             self._add_through(re.sub(r"\\(.)", r"\1", text[at + 2 : end], flags=re.S), end)
         elif c in "'\"":
             end = _closing(text, at, c)
-            inside = text[at + 1 : end].replace("\\\n", "\n") if c == '"' else text[at + 1 : end]
+            inside = text[at + 1 : end].replace("\\\n", JOINED) if c == '"' else text[at + 1 : end]
             self.is_whole = self.is_whole or not self.in_word or self._is_assignment()
             self._add_through(inside, end)
         elif c == "`" or (c == "$" and text.startswith(("$(", "${"), at)):
@@ -112,7 +113,6 @@ class WordReader:
         self.in_word = True
 
     def _add_through(self, piece: str, end: int) -> None:
-        """Add a piece that the script spells out up to and including the index `end`."""
         self._add(piece)
         self.line += self.text.count("\n", self.at, end)
         self.at = end + 1

@@ -44,7 +44,6 @@ def _shape(draft: Draft) -> None:
 
 
 def _adam(draft: Draft) -> None:
-    """Set the defaults of DeepSpeed's Adam (deepspeed/ops/adam/fused_adam.py)."""
     found = draft.text("optimizer.type")
     if found is None or found.value.lower() not in ("adam", "adamw"):
         return

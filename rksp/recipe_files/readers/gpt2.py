@@ -92,7 +92,6 @@ def _rates(draft: Draft) -> None:
 
 
 def _warmdown(draft: Draft, keys: str, *, share: str = "") -> None:
-    """Set a plateau and a fall to zero over so many steps, or over the last share of the run."""
     found, part = draft.number(*keys.split()), draft.number(*share.split())
     span = int(found.value) if found is not None else 0
     if found is None and part is not None and 0 < part.value <= 1:
@@ -104,7 +103,6 @@ def _warmdown(draft: Draft, keys: str, *, share: str = "") -> None:
 
 
 def _c_batch(draft: Draft) -> None:
-    """Set the batch; `-d` counts tokens over all devices, else one micro-batch per device."""
     tokens = draft.number("d", "total_batch_size")
     size = draft.number_or(4, "b", "batch_size")
     micro, copies = int(size.value), draft.devices or 1
@@ -141,7 +139,6 @@ def _epoch(draft: Draft) -> None:
 
 
 def _c_precision(draft: Draft) -> None:
-    """Set the precision: bf16 by default, with float32 master weights unless `-w 0`."""
     convert.precision(draft, "precision", ["dtype"])
     copies = draft.number("w")
     if copies is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
@@ -66,7 +67,6 @@ def _warmup(draft: Draft) -> None:
 
 
 def _shape(draft: Draft) -> None:
-    """Set the fields of `lr_scheduler_kwargs` (transformers/optimization.py)."""
     where = draft.get("lr_scheduler_kwargs")
     settings: Any = draft.mapping("lr_scheduler_kwargs")
     if where is None:
@@ -96,7 +96,6 @@ def _shape(draft: Draft) -> None:
 
 
 def _deepspeed(draft: Draft) -> None:
-    """Let a DeepSpeed file's optimizer and schedule replace those of the arguments."""
     inline = draft.get("deepspeed")
     if inline is None:
         return
@@ -158,7 +157,6 @@ def objective(draft: Draft) -> None:
 
 
 def _peft_config(draft: Draft) -> None:
-    """Set the adapters from `peft_config`, one entry each: logged to W&B, or a script's call."""
     parts = dict(draft.mapping("peft_config"))
     for name in parts:
         settings = parts[name]
@@ -203,7 +201,8 @@ def model(draft: Draft) -> None:
         draft.describe(base.value, {})
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         keys = ("model_name_or_path", "model_id_or_path", "model")
-        if draft.text(*keys) is not None and not is_random:
+        is_held = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # to trained weights
+        if (draft.text(*keys) is not None or is_held) and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
@@ -221,8 +220,8 @@ _SHAPE = words(
 
 
 def _trl_alpha(draft: Draft) -> None:
-    """Set the default scale of the adapters (trl/trainer/model_config.py)."""
-    if draft.value("peft") != "none":
+    if draft.value("peft") in LOW_RANK:
+        draft.default("lora_rank", 16)
         draft.default("lora_alpha", 32.0)
 
 
@@ -238,7 +237,6 @@ def _completions(draft: Draft) -> None:
 
 
 def _groups(draft: Draft) -> None:
-    """Note answers that cannot be shared out: TRL refuses the run (trl/trainer/grpo_config.py)."""
     each = draft.number("num_generations")
     whole = draft.number("generation_batch_size")
     size = int(whole.value) if whole is not None else int(draft.value("batch_size"))
@@ -284,7 +282,6 @@ def _swift_batch(draft: Draft) -> None:
 
 
 def _swift_objective(draft: Draft) -> None:
-    """Set the default of `swift rlhf`, which is DPO (swift/arguments/rlhf_args.py)."""
     program = draft.document.program
     if program.startswith("swift rlhf") and draft.get("rlhf_type") is None:
         draft.put("objective", "dpo", Found(key=program, value="dpo"), text="dpo by default")
@@ -335,7 +332,6 @@ def _axolotl_precision(draft: Draft) -> None:
 
 
 def _hatchery(draft: Draft) -> None:
-    """Set the adapters that a service trains, and its loss (axolotl/integrations/hatchery)."""
     service = draft.get("hatchery")
     if service is not None:
         draft.put("peft", "lora", service)

@@ -35,7 +35,6 @@ def _length(draft: Draft) -> None:
 
 
 def _batch(draft: Draft) -> None:
-    """Set the batch: a number, or a list of `{start, value}` (src/levanter/schedule.py)."""
     found = draft.get("trainer.train_batch_size")
     if found is None or not isinstance(found.value, list):
         convert.number(draft, "batch_size", ["trainer.train_batch_size"])
@@ -78,7 +77,6 @@ def _steady(draft: Draft) -> None:
 
 
 def _inverse_sqrt(draft: Draft, total: int) -> None:
-    """Set `inv_sqrt`: √(10000 / step), at most the peak, so constant until step 10,000."""
     kind = draft.get("optimizer.lr_schedule")
     if total <= _TIMESCALE:
         text = f"inv_sqrt keeps the peak until step {_TIMESCALE}"
@@ -89,7 +87,6 @@ def _inverse_sqrt(draft: Draft, total: int) -> None:
 
 
 def _precision(draft: Draft) -> None:
-    """Set the precision; `p=f32,c=bfloat16` keeps float32 parameters, one word means both."""
     found = draft.text("trainer.mp")
     if found is None:
         return
@@ -145,7 +142,6 @@ _SIZES = {
 
 
 def _text_batch(draft: Draft) -> None:
-    """Set the batch from sequences per device, which may be a fraction."""
     found = draft.number("per_device_batch_size")
     steps = draft.number("gradient_accumulation_steps")
     if found is None or float(found.value).is_integer():
@@ -157,7 +153,6 @@ def _text_batch(draft: Draft) -> None:
 
 
 def _text_schedule(draft: Draft) -> None:
-    """Set warm-up and decay, shares of `learning_rate_schedule_steps` (by default the run)."""
     total = int(draft.value("max_steps"))
     span = draft.number("learning_rate_schedule_steps")
     share = draft.number_or(0.1, "warmup_steps_fraction")
@@ -173,7 +168,6 @@ def _text_schedule(draft: Draft) -> None:
 
 
 def _text_precision(draft: Draft) -> None:
-    """Set the precision from `dtype` (arithmetic) and `weight_dtype` (weights)."""
     dtype, weights = draft.text("dtype"), draft.text("weight_dtype")
     name = precision_of(dtype.value) if dtype is not None else "bf16"
     low = weights is not None and weights.value == "bfloat16"

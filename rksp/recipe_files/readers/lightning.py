@@ -47,7 +47,6 @@ def _keys(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 def _arguments(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
-    """Return the keys of a class's arguments: under `init_args`, or beside each other."""
     return tuple(key for part in parts for key in _keys((f"{part}.init_args", part), *names))
 
 
@@ -55,7 +54,6 @@ _WARMUP = ("num_warmup_steps", "warmup_steps")
 
 
 def _devices(draft: Draft) -> None:
-    """Set the number of devices from a count, a list of indices or text such as `0,1`."""
     found, nodes = draft.get("trainer.devices"), draft.count("trainer.num_nodes", default=1)
     if found is None or draft.devices:
         return
@@ -76,7 +74,6 @@ def _class(draft: Draft, parts: tuple[str, ...]) -> Found | None:
 
 
 def _optimizer(draft: Draft) -> None:
-    """Set the optimizer; the model's code may decide it instead."""
     found = _class(draft, _OPTIMIZERS)
     if found is None:
         draft.assume("optimizer", "the model's code builds it; give --optimizer")
@@ -85,7 +82,6 @@ def _optimizer(draft: Draft) -> None:
 
 
 def _of_torch(draft: Draft) -> None:
-    """Set torch's defaults for what the file leaves out of its optimizer."""
     found = _class(draft, _OPTIMIZERS)
     package, _, name = found.value.rpartition(".") if found is not None else ("?", "", "")
     if package not in ("", "torch.optim"):
@@ -98,7 +94,6 @@ def _of_torch(draft: Draft) -> None:
 
 
 def _steps(draft: Draft) -> None:
-    """Set the length: the first of `max_steps` and `max_epochs` that the run reaches."""
     steps, rounds = draft.number("trainer.max_steps"), draft.number("trainer.max_epochs")
     limit = draft.get("trainer.limit_train_batches")
     is_limited = limit is not None and isinstance(limit.value, int) and limit.value > 0
@@ -158,7 +153,6 @@ def _argument(draft: Draft, name: str) -> Found | None:
 
 
 def _one_cycle(draft: Draft, found: Found) -> None:
-    """Set torch's one cycle: a share of the run up, a cosine or a line down."""
     kind = draft.text_or("cos", *_arguments(_SCHEDULERS, "anneal_strategy"))
     shape = "linear" if kind.value == "linear" else "cosine"
     draft.put("schedule", shape, found, kind, text="one cycle")
@@ -172,7 +166,6 @@ def _one_cycle(draft: Draft, found: Found) -> None:
 
 
 def _milestones(draft: Draft, found: Found) -> None:
-    """Set the epochs after which the rate falls by `gamma`, 0.1 if it is not given."""
     listed = draft.get(*_arguments(_SCHEDULERS, "milestones"))
     every, rounds = _argument(draft, "step_size"), draft.number("trainer.max_epochs")
     if rounds is None or rounds.value <= 0 or (listed is None and every is None):
@@ -194,7 +187,6 @@ def _warmup(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    """Set the model from the Hub's name, where the class takes one."""
     found = draft.text_or("model", "model.class_path")
     names = ("model_name_or_path", "pretrained_model_name_or_path")
     named = draft.text(*_keys(_MODEL, *names))
@@ -210,7 +202,6 @@ def _is_finetuning(draft: Draft) -> bool:
 
 
 def _gpt_steps(draft: Draft) -> None:
-    """Set the length: steps, tokens (only pretraining: litgpt/pretrain.py), or epochs."""
     steps, tokens = draft.get("train.max_steps"), draft.get("train.max_tokens")
     if steps is not None:
         convert.put_steps(draft, "max_steps", steps)
@@ -282,7 +273,6 @@ def _gpt_model(draft: Draft) -> None:
 
 
 def _describe(draft: Draft, settings: Mapping[str, Any]) -> None:
-    """Translate `litgpt.Config` to transformers (litgpt/scripts/convert_lit_checkpoint.py)."""
     is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
     common = {
         "num_hidden_layers": settings.get("n_layer"),
@@ -314,7 +304,6 @@ _VIT = re.compile(r"^(vit|deit)_(tiny|small|base|large)_patch(\d+)_(\d+)(\..*)?$
 
 
 def _timm_rate(draft: Draft) -> None:
-    """Set the rate: `lr`, else `lr_base` times the batch over `lr_base_size`, or its root."""
     found = draft.number("lr")
     if found is not None and found.value > 0:
         draft.put("learning_rate", found.value, found)
@@ -329,7 +318,6 @@ def _timm_rate(draft: Draft) -> None:
 
 
 def _epochs(draft: Draft) -> tuple[float, float]:
-    """Return the epochs of the run and the one at which the decay ends."""
     decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit", default=1)
     more = 0
     if (draft.word("sched") or "cosine") in _CYCLIC:
@@ -340,7 +328,6 @@ def _epochs(draft: Draft) -> tuple[float, float]:
 
 
 def _length(draft: Draft) -> None:
-    """Set warm-up, length and decay from epochs, each without its last, smaller batch."""
     found, up = draft.number("epochs"), draft.number_or(5, "warmup_epochs")
     total, end = _epochs(draft)
     convert.put_epochs(draft, "max_steps", total, found, "epochs", rounding=math.floor)
@@ -354,7 +341,6 @@ def _length(draft: Draft) -> None:
 
 
 def _timm_schedule(draft: Draft) -> None:
-    """Set what `decay_rate` is: the power of a polynomial, or a factor at each milestone."""
     kind, factor = draft.value("schedule"), draft.number_or(0.1, "decay_rate")
     if kind == "polynomial":
         draft.put("decay_power", factor.value, factor)
@@ -372,7 +358,6 @@ def _timm_schedule(draft: Draft) -> None:
 
 
 def _timm_precision(draft: Draft) -> None:
-    """Set the precision: `amp` computes in `amp_dtype`, `model_dtype` keeps the weights in it."""
     whole, kind = draft.text("model_dtype"), draft.text_or("float16", "amp_dtype")
     on = draft.true("amp", "native_amp")
     names = {"float16": "fp16", "bfloat16": "bf16"}
@@ -384,7 +369,6 @@ def _timm_precision(draft: Draft) -> None:
 
 
 def _timm_model(draft: Draft) -> None:
-    """Set a plain vision transformer from its name; other architectures are timm's own."""
     if draft.true("pretrained") is not None or draft.text("initial_checkpoint") is not None:
         draft.names_weights = True
     named = draft.text("model")

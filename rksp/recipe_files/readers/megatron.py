@@ -36,7 +36,6 @@ _SHAPE = {
 
 
 def _batch(draft: Draft) -> None:
-    """Set the global batch, or micro × data parallel; Megatron derives the accumulation."""
     whole = draft.number("global_batch_size", "batch_size")
     micro = draft.number("micro_batch_size")
     convert.batch(draft, "micro_batch_size", whole="global_batch_size", shared=_SHARED)
@@ -99,7 +98,6 @@ _DECAY = ("lr_decay_iters", "lr_decay_samples", "lr_decay_tokens")
 
 
 def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
-    """Set a number of steps from iterations, samples or tokens; tell whether one is given."""
     counted = _counted(draft, *keys)
     if counted is not None:
         steps, found, text = counted
@@ -108,12 +106,12 @@ def _put_counted(draft: Draft, name: str, *keys: str) -> bool:
 
 
 def _steps(draft: Draft) -> None:
-    """Set the length of the run from iterations, tokens (Megatron-DeepSpeed) or samples."""
-    _put_counted(draft, "max_steps", "train_iters", "train_tokens", "train_samples")
+    keys = ("train_iters", "train_tokens", "train_samples")
+    if not _put_counted(draft, "max_steps", *keys):
+        draft.stands_elsewhere("max_steps", keys)
 
 
 def _warmup(draft: Draft) -> None:
-    """Set the warm-up from iterations, samples, tokens, or a share of the decay."""
     keys = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens")
     is_counted = _put_counted(draft, "warmup_steps", *keys)
     share = draft.number("lr_warmup_fraction", "warmup")
@@ -127,7 +125,6 @@ def _warmup(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """Set the end of decay from `lr_decay_*`; WSD has its own keys (training/arguments.py)."""
     counted = _counted(draft, *_DECAY)
     if draft.value("schedule") == "wsd":
         last = draft.number("lr_wsd_decay_iters")
@@ -163,7 +160,8 @@ def _model(draft: Draft) -> None:
         draft.put("objective", "mlm", Found(key=draft.document.program, value="mlm"))
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
-    if any(word in program for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
+    kinds = f"{program} {draft.word('tokenizer_type')}"
+    if any(word in kinds for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     rate = draft.amount("decoupled_lr")
@@ -197,7 +195,6 @@ def _model(draft: Draft) -> None:
 
 
 def _muon(draft: Draft) -> None:
-    """Set the scale of Muon's update from its mode and its factor (optimizer_config.py)."""
     mode = draft.text_or("spectral", "muon_scale_mode")
     factor = draft.number_or(1.0, "muon_extra_scale_factor")
     name, extra = mode.value, factor.value
@@ -216,7 +213,6 @@ _MULTIPLE = 256
 
 
 def _neox_precision(draft: Draft) -> None:
-    """Set the precision from `precision` or DeepSpeed's switches; fp16's `type` can be bfloat16."""
     named, kind = draft.text("precision"), draft.text("fp16.type")
     if named is not None:
         convert.put_precision(draft, named)
@@ -238,7 +234,6 @@ def _neox_warmup(draft: Draft) -> None:
 
 
 def _neox_decay(draft: Draft) -> None:
-    """Set the end of the schedule: `lr_decay_iters`, by default the end of the run."""
     found = draft.number("lr_decay_iters")
     share = draft.number("lr_decay_fraction")
     if found is None and share is not None:
@@ -286,7 +281,6 @@ def _neox_model(draft: Draft) -> None:
 
 
 def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
-    """Describe RMSNorm with SwiGLU as Llama or Mistral (configs/llama, configs/mistral)."""
     groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
     window = draft.get("sliding_window_width")
     changes = {
@@ -300,7 +294,6 @@ def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
 
 
 def _inner(draft: Draft, width: int) -> int:
-    """Return the feed-forward width that the file names, by default four times the model's."""
     factor = draft.amount("expansion_factor", default=4)
     return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
 
@@ -382,7 +375,6 @@ def _rate(draft: Draft) -> None:
 
 
 def _nemo_decay(draft: Draft) -> float:
-    """Return the default weight decay, which is that of torch's or Apex's optimizer."""
     return 0.01 if draft.text_or("", f"{_OPTIM}.name").value == "adamw" else 0.0
 
 

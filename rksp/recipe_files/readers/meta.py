@@ -59,7 +59,6 @@ def is_registry(document: Document) -> bool:
 
 
 def _titan_optimizer(draft: Draft) -> None:
-    """Read `default_adamw(lr=…)`, or the first of a list of groups."""
     convert.optimizer(draft, "optimizer", ["optimizer.name"])
     built = draft.text_or("", "optimizer._call")
     if "muon" in built.value.lower():
@@ -68,7 +67,6 @@ def _titan_optimizer(draft: Draft) -> None:
 
 
 def _titan_fall(draft: Draft) -> None:
-    """Let the rate decay over the last `decay_ratio` of the run, else from the end of warm-up."""
     share = draft.number("lr_scheduler.decay_ratio")
     kind = draft.text_or("linear", "lr_scheduler.decay_type")
     total, warm = int(draft.value("max_steps")), int(draft.value("warmup_steps"))
@@ -83,7 +81,6 @@ def _titan_fall(draft: Draft) -> None:
 
 
 def _titan_precision(draft: Draft) -> None:
-    """Set precision and adapters: converters do, else FSDP unless the weights are in 16 bits."""
     weights = draft.text("training.dtype")
     if weights is not None and weights.value in ("bfloat16", "float16"):
         convert.put_precision(draft, weights, is_pure=True)
@@ -168,7 +165,6 @@ def _tune_steps(draft: Draft) -> None:
 
 
 def _tune_adapters(draft: Draft) -> None:
-    """Set the adapters from the model's builder: `lora_llama3_8b`, `qlora_llama2_7b`."""
     built = draft.text_or("", "model._component_")
     name = built.value.rsplit(".", 1)[-1]
     if not name.startswith(("dora_", "qdora_")) and "lora" not in name:
@@ -199,7 +195,6 @@ def _tune_objective(draft: Draft) -> None:
 
 
 def _tune_model(draft: Draft) -> None:
-    """Set the model from a folder of downloaded weights with its repository's name."""
     folder = draft.text("checkpointer.checkpoint_dir")
     if folder is not None:
         draft.names_weights = True
@@ -291,7 +286,6 @@ def _fair_fall(draft: Draft) -> None:
 
 
 def _stages(draft: Draft, total: int) -> None:
-    """Set the three stages of tri_stage, which are given in steps or as shares of the run."""
     warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
     fall = draft.number("lr_scheduler.decay_steps", "decay_steps")
     kind = draft.text(*_SCHEDULE)
@@ -324,14 +318,12 @@ def _task(draft: Draft) -> Found | None:
 
 
 def _fair_length(draft: Draft) -> Any:
-    """Return the default length; language models have 1024 tokens (fairseq/tasks)."""
     task = _task(draft)
     is_language = task is not None and task.value in ("language_modeling", "masked_lm")
     return 1024 if is_language else NOTHING
 
 
 def _fair_batch(draft: Draft) -> None:
-    """Set the batch in sequences; `max_tokens` needs the sequence length."""
     steps = draft.number_or(1, "optimization.update_freq", "update_freq")
     size = draft.number("dataset.batch_size", "batch_size", "max_sentences")
     tokens = draft.number("dataset.max_tokens", "max_tokens")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rksp.ground.text import words
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import DECAY_SHAPES
+from rksp.recipe_files.table.names import DECAY_SHAPES, shape_published
 
 
 def _unit(draft: Draft) -> str:
@@ -18,7 +18,6 @@ def _unit(draft: Draft) -> str:
 
 
 def _olmo_steps(draft: Draft) -> None:
-    """Set the length from the first usable key: duration, end of the schedule, stop of the run."""
     whole = draft.get("max_duration")
     if whole is not None:
         convert.put_steps(draft, "max_steps", whole)
@@ -44,7 +43,6 @@ def _olmo_warmup(draft: Draft) -> None:
 
 
 def _olmo_fall(draft: Draft) -> None:
-    """Note a schedule that ends before or after the run (`t_max`, olmo/optim.py)."""
     found = draft.number("scheduler.t_max")
     if found is None or draft.document.find("max_duration") is None:
         return
@@ -60,7 +58,6 @@ def _z_loss(draft: Draft) -> None:
 
 
 def _olmo_start(draft: Draft) -> None:
-    """Note `load_path`: a checkpoint, only its weights with `reset_optimizer_state`."""
     found = draft.text("load_path")
     if found is None:
         return
@@ -122,7 +119,6 @@ _BETA2 = {"decoupled_adamw": 0.95}  # composer/optim/decoupled_weight_decay.py
 
 
 def _betas(draft: Draft) -> None:
-    """Set the defaults of `decoupled_*` (composer/optim, llmfoundry/optim), else torch's."""
     convert.betas(draft, "optimizer.betas")
     name = draft.text_or("", "optimizer.name").value
     draft.default("adam_beta1", 0.9)
@@ -148,7 +144,6 @@ def _decay(draft: Draft) -> None:
 
 
 def _fall(draft: Draft) -> None:
-    """Set the end of the schedule (`t_max`), and the steps at which it falls."""
     if draft.value("schedule") == "polynomial":
         draft.default("decay_power", 2.0)
     end = draft.text("scheduler.t_max")
@@ -159,20 +154,6 @@ def _fall(draft: Draft) -> None:
         steps = [str(part).removesuffix("ba") for part in milestones.value]
         if all(step.isdigit() for step in steps):
             draft.put("decay_milestones", tuple(int(step) for step in steps), milestones)
-
-
-_FRESH = {  # Hub id → model type and settings, for runs with `pretrained: false`
-    "gpt2": ("gpt2", {}),
-    "EleutherAI/gpt-neo-125M": (
-        "gpt_neo",
-        {
-            "hidden_size": 768,
-            "num_layers": 12,
-            "num_heads": 12,
-            "attention_types": [[["global", "local"], 6]],
-        },
-    ),
-}
 
 
 def _foundry_model(draft: Draft) -> None:
@@ -207,8 +188,8 @@ def _hugging_face_model(draft: Draft) -> None:
     if trained is None or trained.value is not False:
         draft.names_weights = True
         draft.describe(base.value, changes)
-    elif base.value in _FRESH:
-        kind, shape = _FRESH[base.value]
+    elif (known := shape_published(base.value)) is not None:
+        kind, shape = known
         note = "pretrained: false: it starts from random weights."
         draft.describe(kind, {**shape, **changes}, note)
     else:
@@ -218,13 +199,21 @@ def _hugging_face_model(draft: Draft) -> None:
         )
 
 
+_BERT = words(
+    "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings "
+    "vocab_size hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range"
+)
+
+
 def _composer_model(draft: Draft) -> None:
     name = draft.text("model.name")
     base = draft.text("model.pretrained_model_name", "model.pretrained_model_name_or_path")
     starts = draft.get("model.use_pretrained")
     if name is not None and "bert" in name.value:
-        draft.put("objective", "mlm", name)
-    settings = draft.mapping("model.model_config")
+        labels = draft.number("model.num_labels")
+        draft.put("objective", "mlm" if labels is None else "classification", labels or name)
+    stated = draft.mapping("model.model_config")
+    settings = {key: stated.get(key) for key in _BERT}
     if base is not None and starts is not None and starts.value is True:
         draft.names_weights = True
         draft.describe(base.value, settings)

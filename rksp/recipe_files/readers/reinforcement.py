@@ -21,9 +21,11 @@ def _rollouts(draft: Draft) -> None:
     mini = draft.number_or(256, f"{_ACTOR}.ppo_mini_batch_size")
     group = draft.number_or(1, "actor_rollout_ref.rollout.n")
     size, each = int(mini.value), int(group.value)
+    prompts = draft.number_or(1024, "data.train_batch_size")
+    if not mini.key and prompts.value < size:  # verl refuses it; another program cuts it otherwise
+        mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
-    prompts = draft.number_or(1024, "data.train_batch_size")
     whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
     if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
         draft.put("generations", int(agents.value), agents)
@@ -42,7 +44,6 @@ def _rollouts(draft: Draft) -> None:
 
 
 def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> None:
-    """Set the optimizer's steps of verl from training steps or epochs, and its warm-up."""
     steps, rounds = draft.number("trainer.total_training_steps"), draft.number(_EPOCHS)
     rows, count = draft.value("rows"), rounds.value if rounds else epochs
     if steps is not None and steps.value > 0:
@@ -65,12 +66,10 @@ def _length(draft: Draft, updates: int, whole: int, epochs: int, said: str) -> N
 
 
 def _sft_length(draft: Draft) -> None:
-    """Set the steps of supervised training, whose batch is the whole rollout."""
     _length(draft, 1, int(draft.value("batch_size")), 4, "")
 
 
 def _first_sft(draft: Draft) -> None:
-    """Set the defaults of verl's first program (config/sft_trainer.yaml), where it is that one."""
     is_first = "fsdp_sft_trainer" in draft.document.program
     if not is_first and not draft.document.has("model.partial_pretrain"):
         return
@@ -82,7 +81,6 @@ def _first_sft(draft: Draft) -> None:
 
 
 def _kind(draft: Draft) -> str:
-    """Return which of OpenRLHF's commands runs: sft, dpo, rm, kto, kd, ppo_ray."""
     return draft.document.program.rpartition("train_")[2].removesuffix(".py")
 
 
@@ -111,7 +109,6 @@ def _open_rate(draft: Draft) -> None:
 
 
 def _open_length(draft: Draft) -> None:
-    """Set length, batch and warm-up (openrlhf/cli/train_*.py)."""
     size = draft.number_or(128, "train.batch_size", "train_batch_size")
     draft.put("batch_size", int(size.value), size)
     convert.number(draft, "sequence_length", ["data.max_len", "max_len"])
@@ -122,7 +119,7 @@ def _open_length(draft: Draft) -> None:
     draft.default("sequence_length", 512 if _kind(draft) in ("dpo", "rm") else 2048)
     if _kind(draft).startswith("ppo"):
         draft.assume("max_steps", "episodes need the number of prompts; give --max-steps")
-        draft.number("num_episodes", "train.num_episodes")
+        draft.look("num_episodes", "train.num_episodes", "max_epochs", "train.max_epochs")
     else:
         rounds = draft.number("train.max_epochs", "max_epochs")
         convert.put_epochs(

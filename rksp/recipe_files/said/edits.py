@@ -86,7 +86,6 @@ class RunText:
         return edit.model_copy(update={"was": _typed(match[1]), "to": _typed(new), "file": file})
 
     def _places(self, name: str, was: object, origin: Origin | None, value: str) -> Iterator[Edit]:
-        """Yield edits that may be meant: on the field's line, of the same number, a new line."""
         lines = self.text.split("\n")
         own = origin.line if origin is not None and origin.line else 0
         new = plain(value)
@@ -94,11 +93,12 @@ class RunText:
             if re.match(r"-[A-Za-z]", token[0]) or _GIVEN.match(lines[own - 1], token.end()):
                 continue  # an option or a key
             unit = _UNIT.fullmatch(token[0])  # 100ba
-            yield _edit(name, own, token.start() + 1, token[0], new + (unit[1] if unit else ""))
+            own_new = _like(token[0], value) + (unit[1] if unit else "")
+            yield _edit(name, own, token.start() + 1, token[0], own_new)
         for number, line in enumerate(lines, start=1) if isinstance(was, int | float) else ():
             for token in _TOKEN.finditer(line):
                 if number != own and _is(token[0], was):
-                    yield _edit(name, number, token.start() + 1, token[0], new)
+                    yield _edit(name, number, token.start() + 1, token[0], _like(token[0], value))
         key = self.keys.get(name, "").rsplit(".", 1)[-1]
         if re.search(rf"\b{re.escape(key)}\b", self.text):
             return  # a second value of one key
@@ -115,7 +115,6 @@ class RunText:
                 yield _edit(name, beside.line, 1, "", added)
 
     def _read(self, text: str) -> dict[str, Any] | None:
-        """Read a changed text as the file was read; None where it cannot be read."""
         file, mark, part = self.path.partition("::")
         typed = [n for n, o in self.origins.items() if o.kind is OriginKind.FLAG]
         with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +142,16 @@ def _edit(name: str, line: int, column: int, old: str, new: str) -> Edit:
     return Edit(field=name, was=None, to=new, line=line, column=column, old=old, new=new)
 
 
+def _like(old: str, value: str) -> str:
+    """Write a number with a power of ten where the old one has it: 1.0e-3 in place of 3.0e-4."""
+    if re.fullmatch(r"[-+.\d]+[eE][-+\d]+", old) is None:
+        return plain(value)
+    mantissa, power = f"{float(value):e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    dot = ".0" * ("." in old and "." not in mantissa)
+    return f"{mantissa}{dot}e{int(power)}"
+
+
 def _typed(value: str) -> int | float | str:
     try:
         return int(value) if value.isdecimal() else float(value)
@@ -151,7 +160,6 @@ def _typed(value: str) -> int | float | str:
 
 
 def _is(value: object, wanted: object) -> bool:
-    """Tell whether two values are the same number, or the same word."""
     try:
         return isclose(float(str(value)), float(str(wanted)), rel_tol=1e-6)
     except ValueError:

@@ -49,7 +49,7 @@ def _tables() -> dict[str, Any]:
 
 def trainer_of(reader: str) -> tuple[tuple[str, ...], str]:
     """Return what a reader's trainer is called in conditions, and its package; both may be none."""
-    names, package = _tables()["trainers"].get(reader, ((), ""))
+    names, package, *_ = _tables()["trainers"].get(reader, ((), ""))
     return tuple(names), package
 
 
@@ -87,10 +87,11 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
 
 
 def _said(document: Document, table: str) -> dict[str, Fact]:
-    """Return the settings of a table; those that are computed elsewhere are left out."""
     facts = {}
-    for name, keys in _tables()[table].items():
-        found = document.find(*(keys or name).split())
+    rows = dict(_tables()[table])
+    rows |= {name: name for name in rows.pop("own", "").split()}
+    for name, keys in rows.items():
+        found = document.find(*keys.split())
         if found is None:
             facts[name] = Fact((None,))
         elif not any(isinstance(v, Unresolved) for v in _listed(name, found.value)):
@@ -111,7 +112,6 @@ def _at(said: str, path: Path, line: int | None) -> str:
 
 
 def _plain(name: str, key: str, value: Any) -> Any:
-    """Return a setting in the words of the conditions."""
     if name == "attn_implementation":
         words = _tables()["attention"] | {"auto": None}
         if isinstance(value, bool):
@@ -121,7 +121,6 @@ def _plain(name: str, key: str, value: Any) -> Any:
 
 
 def _of_fields(read: RecipeFile) -> Iterator[tuple[str, Fact]]:
-    """Yield what the recipe's fields say, where somebody decided them."""
     for field in read.fields:
         name, value, kind = field.name, field.value, field.origin.kind
         if name not in _RECIPE or kind is OriginKind.ASSUMED:
@@ -149,7 +148,6 @@ def _origin(read: RecipeFile, field: RecipeField) -> str:
 
 
 def _of_launch(document: Document, deepspeed: Document | None) -> dict[str, Fact]:
-    """Return how the run is spread, where the file says it; else it is left at the default."""
     named = document.find("deepspeed", "deepspeed_config")
     sharded = document.find("fsdp", "fsdp_config")
     if deepspeed is not None or (named is not None and named.value):
@@ -162,9 +160,8 @@ def _of_launch(document: Document, deepspeed: Document | None) -> dict[str, Fact
 
 
 def _of_padding(reader: str, known: Facts) -> dict[str, Fact]:
-    """Return whether rows of different lengths are padded together, so that attention is masked."""
     size = known.get("batch_size", Fact(("elsewhere",))).values[0]
-    usual = _tables()["rows_on_a_device"].get(reader)
+    usual = next(iter(_tables()["trainers"].get(reader, ())[2:]), None)
     size, found = (usual, {"batch_size": Fact((usual,))}) if size is None else (size, {})
     is_tuning = {"sft", *_PAIRED} & {*known.get("objective", Fact(())).values}
     is_packed = "packing" not in known or known["packing"].values[0]

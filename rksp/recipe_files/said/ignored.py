@@ -73,7 +73,6 @@ def apply_comments(
 
 
 def _comments(file: Path) -> dict[tuple[str, int], int]:
-    """Map (code, line that is meant, 0 for the whole recipe) to the line of the comment."""
     try:
         text = read_text(file, _LARGEST)
     except InputError:

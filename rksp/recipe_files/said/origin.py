@@ -180,7 +180,6 @@ class RecipeFile:
         return Recipe.parse({f.name: f.value for f in self.fields}, said)
 
     def _said(self, field: RecipeField) -> str:
-        """Return the origin of a field for messages: the option, or the file, line and keys."""
         if field.origin.kind is OriginKind.FLAG:
             return field.origin.text
         place = f"{self.path}:{field.origin.line}" if field.origin.line else str(self.path)
@@ -225,7 +224,6 @@ def used_in(values: Mapping[str, object]) -> frozenset[str]:
 
 @cache
 def _is_used(name: str, optimizer: str, schedule: str) -> bool:
-    """Return True if a field that has no value of its own has an effect."""
     spec = optimizer_spec(optimizer)
     meanings = {
         "learning_rate": False,
@@ -318,7 +316,6 @@ def _part(root: str, names: list[str], values: Mapping[str, object], said: set[s
 
 
 def _weight(root: str) -> tuple[int, str]:
-    """Return the sort key of an assumption: what moves the verdict most comes first."""
     order = ("devices", "batch_size", "max_steps", "warmup_steps", "sequence_length", "optimizer")
     return (order.index(root) if root in order else len(order), root)
 
@@ -339,7 +336,6 @@ _FIELDS = {flag.name.removeprefix("--set "): name for name, flag in flags_of(Rec
 
 
 def _pairs(options: str) -> Iterator[tuple[str, str]]:
-    """Yield field and value of each option; the field is empty where the recipe has none."""
     words = options.replace("--set ", "").replace("=", "= ").split()
     return ((_FIELDS.get(flag, ""), x) for flag, x in zip(words[::2], words[1::2], strict=True))
 

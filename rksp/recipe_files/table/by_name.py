@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-from rksp.recipe import PREFERENCES, REINFORCED
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
@@ -21,7 +21,7 @@ from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
-from rksp.recipe_files.table.names import optimizer_of
+from rksp.recipe_files.table.names import optimizer_of, precision_of
 from rksp.recipe_files.table.objective import set_objective
 from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
@@ -35,9 +35,11 @@ from rksp.recipe_files.table.spellings import (
     thesaurus,
 )
 
+_TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
+_OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
@@ -132,9 +134,22 @@ def _held(draft: Draft, names: Names) -> None:
     fields = _holding(draft)
     for field in fields:
         _plain_number(draft, names, field)
+        off = next((s for key in draft.keys_of(field) if (s := _switch_off(draft, key))), None)
+        if off is not None:
+            draft.put(field, 0.0, off, text=f"{off.key} is off")
     for one in names.find(spelt("reference", "model"), anywhere=True) if fields else ():
         draft.look(one.key)
         draft.note(f"The run is held to the reference model {one.value}.")
+
+
+def _switch_off(draft: Draft, key: str) -> Found | None:
+    """Return the switch of a coefficient that is off: `use_kl_loss` beside `kl_loss_coef`."""
+    home, _, name = key.rpartition(".")
+    term = plain(name).rpartition("_")[0]
+    places = [f"{home}." if home else "", f"{home.rpartition('.')[0]}." if "." in home else ""]
+    switches = [f"{place}use_{term}{end}" for place in places for end in ("", "_in_reward")]
+    found = draft.document.find(*switches) if term else None
+    return None if found is None or is_on(found.value) else found
 
 
 def _holding(draft: Draft) -> tuple[str, ...]:
@@ -196,7 +211,6 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
 
 
 def _units(field: str) -> list[tuple[str, ...]]:
-    """Return the spellings of a field by the unit that they imply."""
     if field == "objective":
         signs = thesaurus()["objective"]["signs"]
         return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
@@ -255,12 +269,10 @@ def _rate(draft: Draft, names: Names) -> None:
 
 
 def _devices(draft: Draft, names: Names) -> None:
-    count = _first(draft, names, "devices", spelt("batch_size", "devices"))
-    if count is None or draft.devices or count.value < 1:
-        return
-    nodes = _first(draft, names, "devices", spelt("batch_size", "nodes"))
-    draft.devices = int(count.value * max(1, nodes.value if nodes is not None else 1))
-    draft.devices_text = " × ".join(one.key for one in (count, nodes) if one is not None)
+    units = ("devices", "nodes")
+    counts = [_first(draft, names, "devices", spelt("batch_size", unit)) for unit in units]
+    if counts[0] is not None:
+        convert.devices(draft, " ".join(one.key for one in counts if one is not None))
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
@@ -283,7 +295,6 @@ def _optimizer(draft: Draft, names: Names) -> None:
 
 
 def _length(draft: Draft, names: Names) -> None:
-    """Set the length of a sequence: of a prompt and its answer where answers are rewarded."""
     if draft.value("objective") in REINFORCED:
         answer, prompt = (
             _first(draft, names, "sequence_length", spelt("sequence_length", part))
@@ -305,7 +316,6 @@ def _length(draft: Draft, names: Names) -> None:
 
 
 def _batch(draft: Draft, names: Names) -> None:
-    """Set the batch: a whole one, one in tokens, or a device's × accumulation × devices."""
     kinds = {
         unit: _first(draft, names, "batch_size", spelt("batch_size", unit))
         for unit in ("whole", "tokens", "mini", "prompts", "device", "plain", "accumulation")
@@ -319,11 +329,21 @@ def _batch(draft: Draft, names: Names) -> None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
-    prompts = kinds["mini"] or (kinds["prompts"] if total is None else None)
-    if is_rl and prompts is not None and prompts.value > 0:
+    rolled = kinds["prompts"]
+    is_rolled = rolled is not None and (total is None or total.key == rolled.key)
+    prompts = kinds["mini"] or (rolled if is_rolled else None)
+    counted, several = total or bare, answers if answers and answers.value > 1 else None
+    is_more = rolled and counted and counted.value > rolled.value  # than a rollout's prompts
+    if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
+        said = f"{size.key} and {steps.key} are those of devices that are not told"
+        draft.unknown("batch_size", size, said)
+    elif is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"
         draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
+    elif several is not None and counted is not None and not is_more:
+        said = f"{counted.key} may count prompts or their {several.value:g} answers"
+        draft.unknown("batch_size", counted, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -335,6 +355,9 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
+    elif size is not None and size == bare and (draft.devices or 1) > 1:
+        said = f"{size.key} may be the batch of one device or of all {draft.devices}"
+        draft.unknown("batch_size", size, said)
     elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
@@ -345,7 +368,9 @@ def _steps(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
-        found = _first(draft, names, "max_steps", spelt("max_steps", unit))
+        is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
+        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
 
@@ -376,14 +401,11 @@ def _precision(draft: Draft, names: Names) -> None:
     for found in names.find(spelt("precision", "on")):
         if str(found.value).lower() in ("true", "1", "yes"):
             draft.look(found.key)
-            convert.put_precision(draft, dataclasses.replace(found, value=_of_switch(found)))
-            return
-    for found in names.find(spelt("precision", "name")):
-        if found.value is True:  # of one that it does not name
-            draft.unknown("precision", found)
+            word = found.key.removesuffix(".enabled").rpartition(".")[2]
+            convert.put_precision(draft, dataclasses.replace(found, value=word))
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
-    if named is not None and named.value.lower() not in ("no", "none"):
+    if named is not None and precision_of(named.value) is not None:
         convert.put_precision(draft, named)
         return
     for found in names.find([*spelt("model", "names"), "model"]):
@@ -396,39 +418,35 @@ def _precision(draft: Draft, names: Names) -> None:
             )
             return
 
-
-def _of_switch(found: Found) -> str:
-    return found.key.removesuffix(".enabled").rpartition(".")[2]
+    doubtful = next(names.like(_OF_PRECISION), None)
+    if doubtful is not None:
+        draft.unknown("precision", doubtful, f"{doubtful.key} is {doubtful.value!s:.40}")
 
 
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-
-    def first(part: str, holds: Callable[[Found], object]) -> Found | None:
-        return next(filter(holds, names.find(spelt("peft", part))), None)
-
-    def is_rank(one: Found) -> bool:
-        is_lora = word or on or "lora" in one.key.lower()
-        return bool((number(one.value) or 0) > 0 and is_lora) and one.key not in defaults
-
-    defaults = draft.document.defaults
-    word = first("word", lambda one: _LORA_WORDS.search(str(one.value).lower()))
-    on, bits = (first(part, lambda one: is_on(one.value)) for part in ("on", "bits"))
-    rank = first("rank", is_rank)
-    said = names.find([*spelt("peft", "on"), *spelt("peft", "word")])
-    is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in said)
+    said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
+    named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
+    words = (one for one in (*said["word"], *named) if isinstance(one.value, str))
+    word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
+    on = next((one for one in said["on"] if is_on(one.value)), None)
+    ranks = (one for one in said["rank"] if one.key not in draft.document.defaults)
+    ranks = (one for one in ranks if word or on or "lora" in one.key.lower())
+    rank = next((one for one in ranks if (number(one.value) or 0) > 0), None)
+    switches = [*said["on"], *said["word"]]
+    is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
-    named = [sign, *names.find([*spelt("model", "names"), "model"])]
-    words = [str(word.value) if word else "", on.key if on else ""]
-    is_four = bits is not None or any("qlora" in one.lower() for one in words)
-    is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in named)
+    bits = next((one for one in said["bits"] if is_on(one.value)), None)
+    marks = [str(word.value) if word else "", on.key if on else ""]
+    is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
+    whole = [sign, *names.find([*spelt("model", "names"), "model"])]
+    is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
-        " ".join(one.key for one in names.find(spelt("peft", part)))
-        for part in ("rank", "alpha", "targets")
+        " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )
     convert.put_lora(draft, rank_keys, alpha, targets)
 

@@ -298,7 +298,6 @@ def put_lora(
 
 
 def _holds(draft: Draft, key: str, rank: str) -> Found | None:
-    """Return the key if it is switched on, or if `key=value` holds that value."""
     name, _, wanted = key.partition("=")
     if name in rank.split():
         found = draft.number(name)

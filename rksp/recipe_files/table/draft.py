@@ -414,7 +414,6 @@ _CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)(?:/|$)")
 
 
 def _is_absent(name: str) -> bool:
-    """Tell whether a name is a path, and there is nothing at it."""
     is_path = name.startswith(("/", "./", "../", "~", "\\")) or name[1:3] in (":\\", ":/")
     try:
         return is_path and not with_home(name).exists()
@@ -423,7 +422,6 @@ def _is_absent(name: str) -> bool:
 
 
 def _whole(name: str, value: Any) -> Any:
-    """Convert a whole float to an integer: 1e5 and 100000.0 mean 100000."""
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():
         return int(value)

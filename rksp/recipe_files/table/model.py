@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rksp.ground.model import definite
@@ -19,6 +19,11 @@ from rksp.recipe_files.table.reader import foreign_format
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
+_NAMING = re.compile(  # keys that may name the model that is trained
+    r"^(?!.*(data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio|hub"
+    r"|push|run_|experiment|project)).*"
+    r"(model|llm|weights|checkpoint|ckpt|pretrained|base|load|policy|student)"
+)
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
@@ -41,15 +46,21 @@ def model(draft: Draft, names: Names | None = None) -> None:
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = (one for one in names.strings() if _known(one.value))
-        weights = next(others, None)
+        words = (one for one in names.like(_NAMING) if isinstance(one.value, str))
+        others = [one for one in words if _known(one.value)]
+        if len({one.value for one in others}) > 1:
+            first, second = (f"{one.key} names {one.value}" for one in others[:2])
+            draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")
+            return
+        weights = next(iter(others), None)
     if weights is not None:
         _weights(draft, weights, is_scratch)
         _resized(draft, weights)
         return
     if _literal(draft, draft.document.data, ""):
         return
-    types = [*named, *names.find(spelt("model", "type"))]
+    is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
+    types = [] if is_tuned else [*named, *names.find(spelt("model", "type"))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if isinstance(one.value, str) and is_type(one.value) and not has_path:
@@ -79,7 +90,6 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 
 def _sizes_beside(draft: Draft, key: str) -> str:
-    """Return a setting below the section of a model's type that gives a size; mostly empty."""
     home = key.rpartition(".")[0]
     spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
     spellings.add("variant")
@@ -122,7 +132,6 @@ def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
 
 
 def _is_open(value: Any) -> bool:
-    """Tell whether a value is not known, or a path that begins with what is not known."""
     return (
         isinstance(value, Unresolved) or str(value).startswith(("/…", "./…")) or "${" in str(value)
     )
@@ -142,7 +151,6 @@ def _resolves(draft: Draft, name: str) -> bool:
 
 
 def _literal(draft: Draft, data: Any, prefix: str) -> bool:
-    """Set the model from sizes that stand in one section, the sections of a model first."""
     if not isinstance(data, Mapping):
         return False
     inner = sorted(data.items(), key=lambda pair: "model" not in plain(str(pair[0])))
@@ -165,6 +173,12 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
             if amount is not None and amount >= 1 and setting not in sizes:
                 sizes[setting], used[setting] = int(amount), spelling
                 draft.look(definite(found).key)
+    within = dict(_within(data))
+    for setting in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        amounts = (number(within.get(one)) for one in spelt("shape", setting))
+        amount = next((one for one in amounts if one is not None and one >= 1), None)
+        if setting not in sizes and amount is not None and prefix:
+            sizes[setting] = int(amount)
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
@@ -172,6 +186,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         return False
     foreign = [one for one in spelt("shape", "foreign") if one in known and data[known[one]]]
     foreign += [one for one in known if _BLOCKS.search(one) and is_on(data[known[one]])]
+    foreign += [one for one in spelt("shape", "foreign") if prefix and is_on(within.get(one, 0))]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
@@ -209,6 +224,16 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
     return True
+
+
+def _within(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of the parts of a model, in lists too, by their plain names."""
+    parts = data.items() if isinstance(data, Mapping) else enumerate(data)
+    for name, value in parts:
+        if isinstance(value, Mapping | list) and plain(str(name)) not in spelt("elsewhere"):
+            inner = value.items() if isinstance(value, Mapping) else ()
+            yield from ((plain(str(key)), one) for key, one in inner)
+            yield from _within(value)
 
 
 def foreign_blocks(document: Document, asked: set[str]) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import NAMES, WORDS
 from rksp.recipe_files.parse.values import Unresolved
@@ -29,8 +30,11 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
     first: Found | None = None
     is_guess = True
     names = names or Names(draft.document)
+    if draft.is_unknown("objective"):
+        return
     if draft.knows("objective"):
         if draft.value("objective") != "lm":
+            _taught(draft, names)
             return
         first, allowed, is_guess = Found(key="", value="lm"), list(_SUPERVISED), False
     for found, means, is_weak in sorted(_signs(draft.document, names), key=lambda sign: sign[2]):
@@ -59,6 +63,15 @@ def set_objective(draft: Draft, names: Names | None = None) -> None:
         return
     meant = chosen[0] if len(chosen) == 1 else allowed[0]
     draft.put("objective", meant, first, text=f"{_words_of(first)} read as {meant}")
+
+
+def _taught(draft: Draft, names: Names) -> None:
+    signs = _signs(draft.document, names) if draft.value("objective") in REINFORCED else ()
+    for found, means, is_weak in signs:
+        if means == ["distillation"] and not is_weak and found.key != NAMES:
+            said = f"{_words_of(found)} speaks for distillation beside rewards"
+            draft.unknown("objective", found, said)
+            return
 
 
 def _doubt(draft: Draft, names: Names) -> None:
@@ -95,21 +108,20 @@ def _words_of(found: Found | None) -> str:
 
 
 def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str], bool]]:
-    """Yield what shows the objective, the objectives that it allows, and whether it is weak."""
     said = thesaurus()["objective"]
     program = plain(document.program)
     named = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
-    for meaning, listed in said["words"].items():
-        if set(named) & set(listed.split()):
-            yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
-            break
+    meanings = (one for one, listed in said["words"].items() if {*named} & {*listed.split()})
+    meaning = next(meanings, "")
+    if meaning:
+        yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
     script = plain(str(document.data.get(NAMES, "")))
-    for meaning, listed in said["functions"].items():
+    for shown, listed in said["functions"].items():
         found_word = next(
             (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
         )
         if found_word is not None:
-            yield Found(key=NAMES, value=found_word), meaning.split(), False
+            yield Found(key=NAMES, value=found_word), shown.split(), bool(meaning)
     if re.search(r"critic(?![a-z])", plain(str(document.data.get(WORDS, "")))):
         yield Found(key=WORDS, value="critic"), ["ppo"], True
     rolled = set(spelt("objective", "rolled"))
@@ -133,7 +145,8 @@ def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
         listed = thesaurus()["objective"]["words"].items()
-        return next((m.split() for m, known in listed if word in known.split()), [])
+        words = {word, *({*word.split("_")} & {*sign.get("parts", "").split()})}
+        return next((m.split() for m, known in listed if words & {*known.split()}), [])
     least, most, amount = sign.get("least"), sign.get("most"), number(value)
     is_within = (least is None or (amount or 0) >= least) and (
         most is None or (amount is not None and amount <= most)

@@ -198,7 +198,6 @@ _PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks"
 
 
 def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
-    """Yield the rows of a table, those of another that it takes over with its own defaults."""
     for row in steps:
         if not isinstance(row, dict) or "like" not in row:
             yield row
@@ -258,7 +257,6 @@ def _step(row: Any, known: Mapping[str, Any], where: str) -> Step:
 
 @cache
 def _closed(name: str) -> tuple[str, ...]:
-    """Return the words that a field may have; none where it is a number or free text."""
     hint = Recipe.model_fields[name].annotation
     return get_args(hint) if get_origin(hint) is Literal else ()
 
@@ -317,7 +315,6 @@ def _is_on(value: Any) -> bool:
 
 
 def _misspelt(key: str, asked: Iterable[str]) -> str:
-    """Return the known key beside it with a name much like it."""
     home, _, name = key.rpartition(".")
     beside = {one.rpartition(".")[2]: one for one in asked if one.rpartition(".")[0] == home}
     close = difflib.get_close_matches(name, sorted(beside), n=1, cutoff=_CLOSE)
@@ -325,7 +322,6 @@ def _misspelt(key: str, asked: Iterable[str]) -> str:
 
 
 def _moved(key: str, asked: Iterable[str]) -> str:
-    """Return the known key that differs by one section more or less on the way."""
     longer = set(_with_one_less(key))
     known = (one for one in asked if one in longer or key in _with_one_less(one))
     return min(known, key=lambda one: (len(one), one), default="")
@@ -346,7 +342,6 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
 
 
 def _is_idle(key: str) -> bool:
-    """Tell whether a word of a key is of what does not move the answer."""
     words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
     return not words.isdisjoint(_trainers()["every"]["words"].split())
 
@@ -356,7 +351,6 @@ _SINGULAR = re.compile(r"(?<=\w{3})s$")
 
 @cache
 def _changing(trainer: str) -> dict[str, str]:
-    """Return the keys that change a run of a trainer, and how."""
     names, chain = [trainer, "every"], []
     while names:  # a trainer's table may build on another's
         table = _trainers().get(names.pop(0), {})

@@ -6,9 +6,8 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from rksp.ground.tables import packaged_toml
 from rksp.recipe_files.parse.document import Document, Found
@@ -20,20 +19,18 @@ PREFERRED = ("preference_beta",)
 REWARDED = ("kl_coefficient", "generations", "clip_range")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_OFF = ("", "none", "null", "false", "0", "0.0", "no", "off")
-_MODEL = re.compile(r"model|llm|weights|checkpoint|ckpt|pretrained|base|load")
-_NO_MODEL = re.compile(
-    r"data|output|save|log|reward|judge|repo|vision|image|clip|tower|encoder|vae|audio"
-)
 _PASSED = re.compile(r"^[A-Za-z_][\w.\[\]'\"]*$")  # the name of what stands elsewhere
 _SHORTEST, _SHORT = 7, 11  # letters of a name that may be misspelt, once or twice
 _ALIKE = str.maketrans("аеорсухіјѕԁɡоνιαο", "aeopcyxijsdgoviao")  # letters of other alphabets
-_OTHERS = (("max", "min"), ("batch", "patch"), ("train", "eval"))  # words that are no misspellings
+_OTHERS = (
+    ("max", "min"),
+    ("batch", "patch"),
+    ("train", "eval"),
+    ("steps", "seqs"),
+)  # words that are no misspellings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Leaf:
-    """A setting: its dotted key, and the parts of it that tell its meaning."""
-
+class _Leaf(NamedTuple):
     key: str
     parts: tuple[str, ...]
     is_foremost: bool
@@ -101,15 +98,13 @@ class Names:
                     found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
-    def strings(self) -> Iterator[Found]:
-        """Yield all settings that are words and may name the model."""
-        for leaves in self._by_last.values():
-            for leaf in (one for one in leaves if not one.is_elsewhere):
-                one = self.document.find(leaf.key)
-                key = leaf.key.lower()
-                may_name = _MODEL.search(key) is not None and _NO_MODEL.search(key) is None
-                if one is not None and isinstance(one.value, str) and may_name:
-                    yield one
+    def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
+        """Yield what is on under keys like a pattern, of the trained model."""
+        for leaf in (leaf for leaves in self._by_last.values() for leaf in leaves):
+            is_like = not leaf.is_elsewhere and pattern.search(leaf.key.lower())
+            found = self.document.find(leaf.key) if is_like else None
+            if found is not None and is_on(found.value):
+                yield found
 
 
 def number(value: Any) -> float | None:
@@ -143,6 +138,16 @@ def misspelt(key: str) -> str:
         if is_told and not near and len(spelling) >= _SHORTEST and _is_near(seen, spelling):
             near = field
     return near
+
+
+def spoken_of(key: str) -> str:
+    """Return the field that the words of a key speak of, though its name is none of those known."""
+    *home, name = map(plain, key.split("."))
+    words = set() if {*home} & {*spelt("elsewhere")} else set(re.split(r"[^a-z0-9]+|_", name))
+    for needed, field in thesaurus()["spoken"].items():
+        if all(words.intersection(some.split("|")) for some in needed.split()):
+            return str(field)
+    return ""
 
 
 @cache

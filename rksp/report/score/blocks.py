@@ -156,7 +156,7 @@ def _rates(report: ScoreReport, risk: Answer, number: page.Numbers) -> Iterator[
     ]
     yield ["Likely edge", number("risk/likely_edge", digits=2), "P(failed) is one half"]
     most, share = number("risk/do_not_exceed", digits=2), number("risk/risk", ".0%")
-    yield ["Do not exceed", most, (share, " fail below it")]
+    yield ["Do not exceed", most, ("P(failed) reaches ", share)]
 
 
 def _around(report: ScoreReport, seed: SeedReport) -> Iterator[page.Block]:

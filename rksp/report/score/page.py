@@ -146,7 +146,6 @@ def _notes(*said: str, style: str = "dim") -> Iterator[Line]:
 
 
 def _line(form: Text | str) -> Line:
-    """Return a line; line ends in names from outside do not break it."""
     text = form if isinstance(form, Text) else Text(form)
     text.plain = one_line(text.plain)
     return Line(text)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from rksp.ground.model import definite
 from rksp.models.anatomy.attention_calls import (
@@ -38,23 +37,21 @@ class Defect:
     Attributes:
         module: Path of the module.
         what: `output`, `input gradient` or `weight gradient` of a module, or `attention`.
-        error: In units of what rounding may do; infinite where the product is not finite.
-        overflows: Whether the right product lies beyond the largest number of its type.
+        error: In units of what rounding may do; infinite where the product is not finite, and the
+            right one lies within the numbers of its type.
     """
 
     module: str
     what: str
     error: float
-    overflows: bool = False
 
 
 def audited(model: nn.Module, step: Callable[[], Tensor | None]) -> list[Defect]:
     """Return the defects of a forward and a backward pass, in the order of execution.
 
     Linear maps and fused attention are recomputed in float64 (those of 16 bits in float32) from
-    their own factors, so that a defect shows where it is and nowhere else. Of modules that multiply
-    otherwise it is only known whether they return finite numbers. Gradients of the model are left
-    as they are.
+    their own factors, so that a defect shows where it is and nowhere else. Gradients of the model
+    are left as they are.
 
     Args:
         model: The model.
@@ -164,11 +161,6 @@ class _Audit:
                     left = torch.cat([left, left.new_ones((*left.shape[:-1], 1))], -1)
                     right = torch.cat([right, bias.detach()[None].to(right)])
                 self._compare(path, "output", at_least_float(y.detach()), left, right, y.dtype)
-            elif not bool(y.detach().isfinite().all()):
-                is_half, limit = y.dtype == torch.float16, torch.finfo(y.dtype).max
-                limit = limit if is_half else math.sqrt(limit)  # norms square
-                if _largest([*tree_leaves(args), *module.parameters()]) <= limit:
-                    self._add(path, "output", math.inf, is_half)
             if not (factors and y is output and y.requires_grad):
                 return None
             y = y.view_as(y)
@@ -180,10 +172,7 @@ class _Audit:
     def _output_gradient(self, path: str, module: Any, factors: list[Tensor], grad: Tensor) -> None:
         rows = grad.detach().reshape(-1, grad.shape[-1])
         factors.append(rows)
-        if not bool(rows.isfinite().all()):
-            if grad.dtype == torch.float16:
-                self._add(path, "output gradient", math.inf, overflows=True)
-        elif module.weight in self._owners:
+        if module.weight in self._owners and bool(rows.isfinite().all()):
             use = _Use(path, module, factors[0].flatten(0, grad.dim() - 2), rows)
             self._uses.setdefault(module.weight, []).append(use)
 
@@ -248,19 +237,19 @@ class _Audit:
     ) -> None:
         """Add a defect if the root mean square over a row or a column of the error is too large."""
         if not bool(seen.isfinite().all()):
-            largest, limit = float(exact.abs().max()), torch.finfo(kind).max
-            if largest <= limit or (kind == torch.float16 and math.isfinite(largest)):
-                self._add(path, what, math.inf, largest > limit)
-            return  # what exceeds float32 is large because of the weights
+            if float(exact.abs().max()) <= torch.finfo(kind).max:
+                self._add(path, what, math.inf)
+            return  # it is large because of its factors
         unit = _rounding(kind, seen.device) if rounding is None else rounding
-        subnormal = torch.finfo(kind).tiny * torch.finfo(kind).eps
-        error, size = (seen - exact).square(), (unit * size + subnormal).square()
+        # A processor may flush what is below the normal numbers, and rounds it coarsely if not.
+        least = torch.finfo(kind).tiny * (torch.finfo(kind).eps if kind == torch.float16 else 1.0)
+        error, size = (seen - exact).double().square(), (unit * size + least).double().square()
         worst = max(float((error.mean(dim) / size.mean(dim)).max()) for dim in (-1, -2)) ** 0.5
         if worst > _ALLOWED:
             self._add(path, what, worst)
 
-    def _add(self, path: str, what: str, error: float, overflows: bool = False) -> None:
-        self.found.append(Defect(module=path, what=what, error=error, overflows=overflows))
+    def _add(self, path: str, what: str, error: float) -> None:
+        self.found.append(Defect(module=path, what=what, error=error))
 
 
 class _Attention:
@@ -317,13 +306,6 @@ def matrix_of(module: nn.Module) -> Tensor:
 def _is_table(module: nn.Module) -> bool:
     """Tell whether a module is an embedding whose gradient is a plain sum."""
     return type(module) is nn.Embedding and not (module.sparse or module.scale_grad_by_freq)
-
-
-def _largest(values: Iterable[object]) -> float:
-    """Return the largest size of a number; NaN if one is."""
-    floats = (v.detach() for v in values if isinstance(v, Tensor) and v.is_floating_point())
-    sizes = [one.abs().max().double() for one in floats if one.numel()]
-    return float(torch.stack(sizes).max()) if sizes else 0.0
 
 
 def _worst(tensors: Iterable[Tensor]) -> torch.dtype:

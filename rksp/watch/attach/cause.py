@@ -21,7 +21,7 @@ from rksp.watch.attach.kept import Kept, Pass, Step, losses_of
 from rksp.watch.attach.settings import Change, Settings
 from rksp.watch.attach.targets import Targets
 from rksp.watch.attach.trial import STEPS, tried
-from rksp.watch.expected import UNTOLD
+from rksp.watch.expected import UNBEGUN, UNTOLD
 from rksp.watch.groups import local
 
 _LONE = 30.0  # times the second largest change: no optimizer moves one number of a tensor alone
@@ -37,24 +37,15 @@ _DROPS = 0.6  # of what passes; papers use 0.5 at most
 _SHORTER = {"a quarter": 1 / 4, "1/16": 1 / 16, "1/64": 1 / 64}
 _LONGER = tuple(8.0**power for power in range(1, 7))
 _SECONDS = 60.0  # for all trials at an alarm
-_UNLEARNT = frozenset({"not_begun", "worse_than_frequencies", "plateau"})
-_SLOW = _UNLEARNT | {"behind"}
+_SLOW = UNBEGUN | {"behind"}
 _TOO_LONG = frozenset({"worse_than_nothing", "attention_max_logit", "loss_excess", "behind"})
-# What a change of a setting is the cause of a worse loss by, and which word stands for it.
-_HARMFUL: dict[str, Cause] = {
+# The word for a change of a setting after which the loss is worse, where it is not just `setting`.
+_CHANGED: dict[str, Cause] = {
     "learning rate": "rate",
     "weight decay": "decay",
-    "dropout": "setting",
-    "momentum": "setting",
-    "betas": "setting",
-    "eps": "setting",
-    "maximize": "setting",
     "types of weights": "precision",
-    "autocast": "precision",
-    "tied tensors": "setting",
-    "trained tensors": "setting",
-    "modules with dropout in training": "setting",
 }
+_OF_STEPS = ("passes", "clip")  # which harm none by themselves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,13 +142,14 @@ def _not_finite(of: Evidence) -> CauseReport | None:
             "look at what the script does to the loss"
         )
         return of.report("script", text)
-    if of.called is None or not steps or not steps[-1].passes[-1].is_whole:
+    if not steps or not (last := steps[-1].passes[-1]).is_whole:
         return None
-    called, last = of.called, steps[-1].passes[-1]
+    if where := last.not_a_number:
+        return of.report("data", f"the model is given NaN ({where}): look at what feeds it")
+    if (called := of.called) is None:
+        return None
     with of.kept.repeating():
         bad = first_bad(of.kept.model, lambda: _scaled(last, called, of.scale))
-        if bad is None and of.scale > 1:
-            return None
     return None if bad is None else _of_operation(of, bad)
 
 
@@ -220,7 +212,7 @@ def _bad_weight(of: Evidence) -> CauseReport | None:
         return of.report("weight", text, name)
     if of.step and (change := _newest(of)) is not None:
         text = f"{change}, and the weights are not finite since; go back to a state from before"
-        return of.report(_HARMFUL[change.name], text)
+        return of.report(_CHANGED.get(change.name, "setting"), text)
     text = f"no cause was found: the update before this step left {name} not finite"
     return of.report("unknown", text, name)
 
@@ -283,17 +275,18 @@ def _is_table(of: Evidence, p: nn.Parameter) -> bool:
 def _newest(of: Evidence) -> Change | None:
     """Return the change of a setting that can have done it, the largest rate first."""
     changes = [one for one in of.settings.recent(of.step) if _worsens(one)]
-    return next(iter(sorted(changes, key=lambda one: list(_HARMFUL).index(one.name))), None)
+    return min(changes, key=lambda one: one.name not in _CHANGED, default=None)
 
 
 def _worsens(one: Change) -> bool:
     is_number = all(isinstance(x, int | float) for x in (one.before, one.now))
     rises = ("learning rate", "weight decay", "dropout")
-    return one.name in _HARMFUL and (one.name not in rises or (is_number and one.now > one.before))
+    if one.name in _OF_STEPS:
+        return False
+    return one.name not in rises or (is_number and one.now > one.before)
 
 
 def _changed(of: Evidence) -> CauseReport | None:
-    """Find what the script changed shortly before."""
     checks, step = of.checks, of.step
     if checks.written_at is not None and step - checks.written_at <= _EARLY:
         return of.report("written", checks.written_text)
@@ -309,9 +302,8 @@ def _changed(of: Evidence) -> CauseReport | None:
     text = f"{change}"
     if change.name == "learning rate":
         text += _shorter(of)
-    return of.report(
-        _HARMFUL[change.name], f"{text}; go back to a state from before it, and undo it"
-    )
+    cause = _CHANGED.get(change.name, "setting")
+    return of.report(cause, f"{text}; go back to a state from before it, and undo it")
 
 
 def _shorter(of: Evidence) -> str:
@@ -320,10 +312,8 @@ def _shorter(of: Evidence) -> str:
     if of.called is None or not steps or not of.kept.earlier:
         return ""
     with of.kept.repeating():
-        present = losses_of(steps, of.called)
-        with of.kept.between(0.25):
-            quarter = losses_of(steps, of.called)
-    pair = [(a, b) for a, b in zip(present, quarter, strict=True) if math.isfinite(b)]
+        losses = [_losses_at(of, share, steps, of.called) for share in (1, 0.25)]
+    pair = [(a, b) for a, b in zip(*losses, strict=True) if math.isfinite(b)]
     if not pair:
         return ""
     now, short = (statistics.median(side) for side in zip(*pair, strict=True))
@@ -334,29 +324,31 @@ def _shorter(of: Evidence) -> str:
     )
 
 
+def _losses_at(of: Evidence, share: float, steps: Sequence[Step], called: nn.Module) -> list[float]:
+    """Return the losses of steps with weights this share of the way from older ones to now."""
+    if share == 1 or not of.kept.earlier:
+        return losses_of(steps, called)
+    with of.kept.between(share):
+        return losses_of(steps, called)
+
+
 def _repeated(of: Evidence) -> CauseReport | None:
     """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
-    called, kept, number = of.called, of.kept, of.step
+    called, number = of.called, of.step
     if called is None or not steps:
         of.ruled_out.append("the step cannot be repeated here")
         return None
-    with kept.repeating():
-        found = _by_products(number, steps[-1].passes[-1], kept.model, called, of.scale)
-        if found is not None:
+    with of.kept.repeating():
+        if found := _by_products(of, steps[-1].passes[-1], called):
             return found
-        older = quarter = present = losses_of(steps, called)
-        if kept.earlier:
-            with kept.between(0.0):
-                older = losses_of(steps, called)
-            with kept.between(0.25):
-                quarter = losses_of(steps, called)
+        older, quarter, present = (_losses_at(of, share, steps, called) for share in (0, 0.25, 1))
         if not of.has_moved and (found := _passing(of, steps[-1], called, present[-1])):
             return found
     if found := _data(steps, older):
         return found
     of.ruled_out += ["products are exact", "no batch stands out"]
-    before = older if kept.earlier else [one.loss or math.nan for one in steps]
+    before = older if of.kept.earlier else [one.loss or math.nan for one in steps]
     why = _too_far(before, present, quarter)
     if why is None:
         of.ruled_out.append("a shorter step is no better")
@@ -368,7 +360,6 @@ def _repeated(of: Evidence) -> CauseReport | None:
 
 
 def _slow(of: Evidence) -> CauseReport | None:
-    """Find why a run does not learn."""
     if not of.words & (_SLOW | {"above_best", "starved_share"}):
         return None
     checks, told, starved = of.checks, of.targets.information, of.starved
@@ -403,7 +394,7 @@ def _slow(of: Evidence) -> CauseReport | None:
 def _lengths(of: Evidence) -> CauseReport | None:
     """Tell whether steps of another length would learn what those of the run do not."""
     first, last = of.checks.first_length, of.checks.length
-    if of.called is None or of.has_learned or not of.words & (_UNLEARNT | _TOO_LONG):
+    if of.called is None or of.has_learned or not of.words & (UNBEGUN | _TOO_LONG):
         return None
     trial = partial(tried, of.kept, of.called, until=time.monotonic() + _SECONDS)
     for name, factor in _SHORTER.items():
@@ -414,7 +405,7 @@ def _lengths(of: Evidence) -> CauseReport | None:
                 "lower the learning rate"
             )
             return of.report("rate", text)
-    for factor in _LONGER if of.words & _UNLEARNT else ():
+    for factor in _LONGER if of.words & UNBEGUN else ():
         if found := trial(last * factor):
             text = (
                 f"{STEPS} steps of {factor:g} times the length bring the loss of other batches "
@@ -469,42 +460,28 @@ def _size(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) / math.sqrt(tensor.numel())
 
 
-def _by_products(
-    step: int, one: Pass, model: nn.Module, called: nn.Module, scale: float
-) -> CauseReport | None:
+def _by_products(of: Evidence, one: Pass, called: nn.Module) -> CauseReport | None:
     """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
-
-    found = audited(model, lambda: _scaled(one, called, scale))
-    if not found:
+    audit = partial(audited, of.kept.model, partial(_scaled, one, called, of.scale))
+    found = audit()
+    if not found or not (again := audit()):
         return None
-    first = found[0]
-    if not first.overflows:
-        again = audited(model, lambda: _scaled(one, called, scale))
-        is_same = bool(again) and (again[0].module, again[0].what) == (first.module, first.what)
-        return _wrong(step, first, model) if is_same else None
-    remedy = "in float32 it is finite; train in bfloat16"
-    if (
-        first.what != "output"
-        and scale > 1
-        and not audited(model, lambda: _scaled(one, called, 1.0))
-    ):
-        remedy = f"at a loss scale of 1 instead of {scale:g} it is finite; lower the scale"
-    text = f"the {first.what} of {first.module} exceeds what float16 holds; {remedy}"
-    return CauseReport(step=step, cause="precision", module=first.module, text=text)
+    is_same = (again[0].module, again[0].what) == (found[0].module, found[0].what)
+    return _wrong(of, found[0]) if is_same else None
 
 
-def _wrong(step: int, first: Defect, model: nn.Module) -> CauseReport:
-    if (changed := _changed_by_script(model, first.module)) is not None:
+def _wrong(of: Evidence, first: Defect) -> CauseReport:
+    if (changed := _changed_by_script(of.kept.model, first.module)) is not None:
         text = f"the {first.what} of {first.module} is not what its factors give: {changed}"
-        return CauseReport(step=step, cause="script", module=first.module, text=text)
+        return of.report("script", text, first.module)
     size = "is not finite" if math.isinf(first.error) else f"is off by {first.error:.2g} roundings"
     if first.what == "attention":
         what = f"attention in {first.module} {size}; use another kernel (eager or math attention)"
-        return CauseReport(step=step, cause="attention", module=first.module, text=what)
+        return of.report("attention", what, first.module)
     what = f"the {first.what} of {first.module} {size}, each time; replace the device"
-    return CauseReport(step=step, cause="product", module=first.module, text=what)
+    return of.report("product", what, first.module)
 
 
 def _changed_by_script(model: nn.Module, path: str) -> str | None:
@@ -548,6 +525,7 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
         (one.number, loss)
         for one, loss in zip(steps, losses, strict=True)
         if not abs(loss - middle) <= bar
+        and (math.isfinite(loss) or not math.isfinite(one.loss or 0.0))  # NaN may be unknown
     ]
     if not bad:
         return None

@@ -28,11 +28,12 @@ _MISSED = 0.02  # of the numbers that got a gradient
 _DECAYS, _DECAYS_FAST = 0.01, 0.05  # of a weight, each step
 _STANDS = 0.9  # of the sampled weights that a step left as they were
 _RESTS = 0.5  # of the numbers that have a gradient
-_COPIED, _MOSTLY, _MANY = 0.98, 0.6, 64
+_COPIED, _TWICE, _MOSTLY, _MANY = 0.98, 0.9, 0.6, 64  # a row that is rolled ends in another
 _REVERTS, _WRITES = 0.2, 2.0  # times the usual step, for a write in each of some steps, and for one
 _AT_ONCE = 8.0  # times the usual step, for a write that is told of by itself
 _NO_RATE = 1e-6  # of the highest
 _NEARLY_ALL = 0.9  # of what passes a dropout
+_LONGEST = 50_000  # steps of a warm-up; long ones have 10,000
 _OFTEN = 5  # steps in a row before which weights were written
 _NO_PASS = 8  # backward passes of a step that began without gradients
 
@@ -122,7 +123,7 @@ class Checks:
         decay = [_shrinks(group) for group in groups]
         self.decays = max(decay, default=0.0)
         yield from self._of_targets(loss)
-        yield from self._of_settings()
+        yield from self._of_settings(groups)
         if self.decays >= _DECAYS_FAST and settled:
             yield from self._once("decay", "decay", self.decay_text, value=self.decays)
         if self.step == _DAYS and any(self.rates):
@@ -130,8 +131,13 @@ class Checks:
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
-    def _of_settings(self) -> Iterator[Finding]:
-        """Look at the rate and at dropout."""
+    def _of_settings(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+        rate, goal = self.rates[-1], max((g.get("initial_lr", 0.0) for g in groups), default=0.0)
+        end = self.step * float(goal) / rate if rate else 0.0
+        if self.step == _DAYS and end > _LONGEST and self.rates[0] < rate:
+            text = f"at step {self.step} the learning rate is {short(rate, 2)}: at this pace its "
+            text += f"warm-up takes {end:,.0f} steps; look at its schedule"
+            yield from self._once("warm-up", "rate", text, value=end)
         self._peak = max(self._peak, self.rates[-1])
         if len(self.rates) == _DAYS and max(self.rates) <= _NO_RATE * self._peak:
             text = f"the learning rate was {short(max(self.rates), 2)} in each of {_DAYS} steps"
@@ -241,7 +247,7 @@ class Checks:
 
     def was_fresh_now(self) -> bool:
         """Tell whether no optimizer has a state yet; to be asked before the first step's end."""
-        return not any(map(self._state, self.optimizers()))
+        return not any(one.state for one in self.optimizers())
 
     # Parts
 
@@ -257,7 +263,7 @@ class Checks:
             yield from self._once(
                 "masked", "labels", f"{text} labels are made", is_critical=self.step < 3
             )
-        if seen.is_one and (seen.rows or 0) >= _MANY and seen.dense.value > 0.5:
+        if seen.is_one and (seen.rows or 0) >= _MANY and seen.is_dense:
             text = (
                 f"all {seen.rows} targets of the step are the same token; look at what feeds them"
             )
@@ -275,14 +281,14 @@ class Checks:
         if own is not None and loss is not None and own > 0.1 and abs(loss + own) < 0.05 * own:
             text = f"backward is called on minus the loss of the model ({loss:.4g}): mind the sign"
             yield from self._once("sign", "script", text, is_critical=True)
-        if seen.repeats == _DAYS and seen.dense.value > 0.5:
+        if seen.repeats == _DAYS and seen.is_dense:
             text = f"the same batch came in each of {_DAYS} steps (by its targets)"
             yield from self._once("one batch", "data", text)
         if self.step != 3 or (reference := seen.reference) is None:
             return
-        own, one, two = (share.value for share in seen.ahead)
+        own, one, two = seen.ahead
         varies = reference.is_dense and (reference.entropy or 0) > 0.5
-        if varies and two >= _COPIED > one and own < _COPIED:
+        if varies and two >= _TWICE > 2 * max(one, own):
             text = (
                 f"{100 * two:.3g} % of the labels are the token two ahead: they are shifted twice "
                 "(by the script and by the model); shift them once"
@@ -418,9 +424,6 @@ class Checks:
             if "step" in state
         ]
         return max(counts, default=0.0)
-
-    def _state(self, one: Optimizer) -> bool:
-        return bool(one.state)
 
     def _weigh(self) -> None:
         """Read what the last step moved, and what something else moved since."""

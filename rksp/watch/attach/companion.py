@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.option_lines import build
@@ -65,7 +63,7 @@ def companion(
 
     Args:
         model: What is trained.
-        optimizer: As `optimizer_of` returns it.
+        optimizer: Its optimizer, or `parts` and `param_groups` of several.
         ranks: The processes.
         voice: Says what cannot be had, and has the options of the watch.
         is_compiled: Whether a hook inside of the model would be compiled too.
@@ -114,16 +112,6 @@ def _trackers(voice: Voice) -> Iterator[Sink]:
             yield build(TRACKERS, line, noun="tracker")
         except Exception as error:  # a tracker that fails takes no watch along
             voice.say(f"--to {line}: {error}")
-
-
-def optimizer_of(optimizers: Sequence[Optimizer]) -> Any:
-    """Return the optimizer of a model; of several, what monitors need of them together."""
-    if len(optimizers) == 1:
-        return optimizers[0]
-    return SimpleNamespace(
-        parts=optimizers,
-        param_groups=[group for one in optimizers for group in one.param_groups],
-    )
 
 
 class _BoundFromAlarm(BoundUpdates):

@@ -136,12 +136,10 @@ class Finder:
         self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
 
     def _seek(self) -> None:
-        """Look for a model in what is called from now on."""
         if self._seeking is None:
             self._seeking = hooks.register_module_forward_pre_hook(self._before_any_forward)
 
     def _cease(self) -> None:
-        """Look for no model any more."""
         if self._seeking is not None:
             self._seeking.remove()
             self._seeking = None

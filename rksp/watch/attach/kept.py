@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
 
-from rksp.watch.attach.targets import CrossEntropy
+from rksp.watch.attach.targets import Criterion
 from rksp.watch.groups import local
 
 BATCHES = 12  # newest steps whose inputs are kept
@@ -34,7 +33,7 @@ class Pass:
         size: Their bytes.
         random: State of torch's generators: of the CPU, and of the model's GPU if there is one.
         low: The type of autocast; None where it is off.
-        targets: What cross-entropy compared the logits with, and the index that it ignores.
+        criterion: What the script compared the output with; None where that is unknown.
     """
 
     args: tuple[Any, ...]
@@ -43,24 +42,32 @@ class Pass:
     size: int
     random: tuple[Tensor, ...]
     low: torch.dtype | None
-    targets: tuple[Tensor, int] | None = None
+    criterion: Criterion | None = None
 
     @property
     def words(self) -> int:
         """How many targets count; 0 where they are unknown."""
-        return 0 if self.targets is None else int((self.targets[0] != self.targets[1]).sum())
+        return 0 if self.criterion is None else int(self.criterion.number)
 
     @property
     def is_whole(self) -> bool:
         """Whether the script has not written to the inputs since."""
         return self.versions == tuple(one._version for one in _tensors(self.args, self.kwargs))
 
+    @property
+    def not_a_number(self) -> str:
+        """Which of the inputs has a NaN (`args[0]`, `kwargs['x']`); empty where none has."""
+        for name, part in (("args", self.args), ("kwargs", dict(self.kwargs))):
+            for at, x in tree_leaves_with_path(part):
+                if isinstance(x, Tensor) and bool(x.isnan().any()):
+                    return f"{name}{keystr(at)}"
+        return ""
+
     def run(self, module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
         """Run the pass again; return its loss in nats and the first tensor of its output.
 
-        The loss is the first scalar that the module returns, or else the cross-entropy of its
-        logits `[…, tokens, words]` with the script's targets, which may be shifted by one; None if
-        nothing tells what it is.
+        The loss is the first scalar that the module returns, or else what the script's criterion
+        makes of its output; None if nothing tells what it is.
         """
         device = next(module.parameters()).device
         torch.set_rng_state(self.random[0])
@@ -72,12 +79,8 @@ class Pass:
         floats = [one for one in leaves if one.is_floating_point()]
         loss = next((one for one in floats if one.dim() == 0), None)
         logits = next((one for one in floats if one.dim() >= 2), None)
-        if loss is None and logits is not None and self.targets is not None:
-            targets, ignored = self.targets
-            for part in (logits, logits[..., :-1, :]):
-                if part[..., 0].numel() == targets.numel():
-                    rows = part.flatten(0, -2).float()
-                    return F.cross_entropy(rows, targets, ignore_index=ignored), logits
+        if loss is None and logits is not None and self.criterion is not None:
+            loss = self.criterion.again(logits)
         return loss, logits
 
 
@@ -159,11 +162,11 @@ class Kept:
         while len(self.steps) > 1 and size > self.memory:
             size -= sum(one.size for one in self.steps.popleft().passes)
 
-    def add_targets(self, found: CrossEntropy) -> None:
-        """Keep what cross-entropy compares the logits of the newest pass with."""
+    def add_criterion(self, found: Sequence[Criterion]) -> None:
+        """Keep what the output of the newest pass is compared with; of several, nothing tells."""
         passes = self.steps[-1].passes if self.steps else []
-        if passes and passes[-1].targets is None:
-            passes[-1].targets = found.targets, found.ignored
+        if passes and passes[-1].criterion is None and len(found) == 1:
+            passes[-1].criterion = found[0]
 
     @property
     def earlier(self) -> Mapping[str, Tensor]:
@@ -222,28 +225,22 @@ def looks_ahead(step: Step, module: nn.Module) -> bool:
     plain = last.run(module)[1] if last.is_whole else None
     if plain is None or plain.dim() < 3 or plain.shape[1] < 4:
         return False
-    leaves = _tensors(last.args, last.kwargs)  # the targets may be among them
-    return any(
-        _reaches_back(last, words, plain, module)
-        for words in leaves
-        if words.dtype == torch.int64 and words.shape == plain.shape[:2]
-    )
+    for words in _tensors(last.args, last.kwargs):  # the targets may be among them
+        if words.dtype != torch.int64 or words.shape != plain.shape[:2]:
+            continue
+        other = words.clone()
+        other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
 
+        def put(part: object, old: Tensor = words, new: Tensor = other) -> object:
+            return new if part is old else part
 
-def _reaches_back(last: Pass, words: Tensor, plain: Tensor, module: nn.Module) -> bool:
-    """Tell whether another last word changes the outputs `[batch, tokens, …]` of early tokens."""
-    other = words.clone()
-    other[:, -1] = words[:, 0].where(words[:, 0] != words[:, -1], words[:, 1])
-
-    def put(part: object) -> object:
-        return other if part is words else part
-
-    args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
-    changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
-    if changed is None:
-        return False
-    moved = (plain - changed).float().abs().flatten(2).amax((0, 2))
-    return bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1])
+        args, kwargs = tree_map(put, last.args), tree_map(put, dict(last.kwargs))
+        changed = replace(last, args=args, kwargs=kwargs).run(module)[1]
+        if changed is not None:
+            moved = (plain - changed).float().abs().flatten(2).amax((0, 2))  # of each token
+            if bool(moved[: len(moved) // 2].max() > _SEEN * moved[-1]):
+                return True
+    return False
 
 
 def losses_of(steps: Sequence[Step], module: nn.Module) -> list[float]:

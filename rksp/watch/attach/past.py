@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ class Past:
         losses: By step, in nats: the model's own where it is known, else what backward was on.
         seen: Targets up to each of these steps; steps where none are known.
         rate: The last learning rate.
+        last: The line of the last step.
     """
 
     facts: dict[str, Any]
     losses: list[float] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
     rate: float | None = None
+    last: dict[str, Any] = field(default_factory=dict)
 
     @property
     def end(self) -> float | None:
@@ -47,7 +49,13 @@ class Past:
 def past_runs(log: Path) -> list[Past]:
     """Return the runs in a log of `rksp watch`, oldest first; none of a file that is no log."""
     found: list[Past] = []
-    for line in _lines(log):
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _MOST))
+            lines = file.read().decode("utf-8", "replace").split("\n")[:-1]  # whole ones
+    except OSError:
+        return []
+    for line in lines:
         if line.startswith('{"kind": "run"'):
             found.append(Past(json.loads(line)))
         elif found and line.startswith('{"kind": "step"'):
@@ -58,6 +66,7 @@ def past_runs(log: Path) -> list[Past]:
                 seen = found[-1].seen
                 seen.append((seen[-1] if seen else 0) + step.get("targets", 1))
             found[-1].rate = step.get("rate", found[-1].rate)
+            found[-1].last = step
     return found
 
 
@@ -67,17 +76,3 @@ def siblings(runs: Sequence[Past], facts: dict[str, Any]) -> list[Sibling]:
         run for run in runs if run.is_like(facts) and run.facts.get("command") == facts["command"]
     ]
     return [Sibling(run.seen, run.losses) for run in same if run.losses][-_SIBLINGS:]
-
-
-def _lines(log: Path) -> Iterator[str]:
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _MOST))
-            if size > _MOST:
-                file.readline()
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield line.decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return

@@ -14,9 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 from rksp.models.adapters import adapters_of, precision_of
 from rksp.recipe import AFTER_TRAINING, fields_of
+from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.attach import living
+from rksp.watch.training.known_faults import file_of_arguments
 
+_SAID = (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.TRAINER)
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
 
@@ -56,7 +59,10 @@ def found_recipe(
         optimizers: Its optimizers.
         sizes: `sizes_of`, with `passes` (backward passes), `ranks` and `limit` (of the clip).
     """
-    main = max(optimizers, key=lambda one: sum(p.numel() for p in _parameters(one)))
+    sizes_held = [
+        sum(p.numel() for g in one.param_groups for p in g["params"]) for one in optimizers
+    ]
+    main = optimizers[sizes_held.index(max(sizes_held))]
     rates = [
         float(group.get("initial_lr", max(float(group["lr"]), float(main.defaults.get("lr", 0.0)))))
         for group in main.param_groups
@@ -97,33 +103,13 @@ def _schedule(optimizer: Optimizer) -> dict[str, object]:
 def _of_trainer(model: nn.Module) -> dict[str, object]:
     """Return what the arguments of a Trainer of transformers say, if one trains the model."""
     trainers = sys.modules.get("transformers.trainer")
-    if trainers is None:
-        return {}
-    for trainer in living(trainers.Trainer):
-        if trainer.model is model or getattr(trainer, "model_wrapped", None) is model:
-            kinds = [
-                kind.__name__.removesuffix("Trainer").lower() for kind in type(trainer).__mro__
-            ]
-            objective = next((kind for kind in kinds if kind in AFTER_TRAINING), None)
-            own = {} if objective is None else {"objective": objective}
-            return _of_arguments(trainer.args, trainer.state) | own
+    for trainer in () if trainers is None else living(trainers.Trainer):
+        if model in (trainer.model, getattr(trainer, "model_wrapped", None)):
+            file, steps = file_of_arguments(trainer.args), trainer.state.max_steps
+            known = () if file is None else file.fields
+            said = {one.name: one.value for one in known if one.origin.kind in _SAID}
+            own = {"max_steps": steps, "warmup_steps": trainer.args.get_warmup_steps(steps)}
+            kinds = (kind.__name__.removesuffix("Trainer") for kind in type(trainer).__mro__)
+            after = [kind.lower() for kind in kinds if kind.lower() in AFTER_TRAINING]
+            return said | own | ({"objective": after[0]} if after else {})
     return {}
-
-
-def _of_arguments(args: Any, state: Any) -> dict[str, object]:
-    """Return what the arguments of a Trainer show, and its optimizer does not."""
-    steps = args.gradient_accumulation_steps
-    found: dict[str, object] = {
-        "batch_size": args.train_batch_size * steps * args.world_size,
-        "gradient_accumulation_steps": steps,
-        "warmup_steps": args.get_warmup_steps(state.max_steps),
-        "max_steps": state.max_steps,
-        "max_grad_norm": args.max_grad_norm or None,
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-    }
-    schedule = schedule_of(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))[0]
-    return found | ({} if schedule is None else {"schedule": schedule, "min_lr_ratio": 0.0})
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,7 +35,6 @@ from rksp.watch.attach.companion import (
     companion,
     has_compiled_part,
     name_of,
-    optimizer_of,
 )
 from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
 from rksp.watch.attach.log import Voice
@@ -43,12 +44,12 @@ from rksp.watch.attach.pulse import Pulse
 from rksp.watch.attach.recipe import found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
-from rksp.watch.attach.targets import Targets, cross_entropy_of
-from rksp.watch.expected import Expected, Finding
+from rksp.watch.attach.targets import Targets, criteria_of
+from rksp.watch.expected import Expected, Finding, spread_of
 from rksp.watch.groups import gradient_norms, mean_over_ranks
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Severity
-from rksp.watch.monitors.sinks import said, sentence
+from rksp.watch.monitors.sinks import said
 from rksp.watch.training.recorded import Recorded
 
 _MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
@@ -120,13 +121,13 @@ class Session:
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
         self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
         self._ratios: deque[float] = deque(maxlen=64)
-        self._loaded, self._before = loaded or {}, ""
+        self._loaded = loaded or {}
+        self._before: Callable[[], str] = str  # why it may not continue the run before it
         self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
         self._asked: dict[str, int] = {}
         self._was_critical = False
-        self._folded = 0
-        self._start_loss: float | None = None
+        self._ended = 0
         self._first: Alarm | None = None
         self._saved: Path | None = None
         self._count = 0
@@ -175,7 +176,10 @@ class Session:
     @property
     def optimizer(self) -> Any:
         """The optimizer of the model; of several, what monitors need of them together."""
-        return optimizer_of(self.optimizers)
+        if len(self.optimizers) == 1:
+            return self.optimizers[0]
+        groups = [group for one in self.optimizers for group in one.param_groups]
+        return SimpleNamespace(parts=self.optimizers, param_groups=groups)
 
     # Moments of a step
 
@@ -218,11 +222,10 @@ class Session:
         return None if found is None else found * (scale / self._passes_before)
 
     def _read_targets(self, loss: Tensor) -> None:
-        known = cross_entropy_of(loss)
-        if known is not None:
-            self.targets.add(known, *self._inputs)
-            if self._kept is not None:
-                self._kept.add_targets(known)
+        found = criteria_of(loss)
+        self.targets.add(found, *self._inputs)
+        if self._kept is not None:
+            self._kept.add_criterion(found)
 
     def end_micro_batch(self) -> None:
         """End a backward pass."""
@@ -275,6 +278,7 @@ class Session:
 
     def skip(self) -> None:
         """End a step that a loss scaler left out; raises as `after_backward`."""
+        self._ended = self.step + 1
         self._skipped += 1
         if self.responds:  # a rollback may be what ends the overflows
             self.after_update()
@@ -291,7 +295,7 @@ class Session:
         """Read the weights after a step; raises as `after_backward`."""
         if self.was_stopped:
             return
-        self._skipped = 0
+        self._skipped, self._ended = 0, self.step + 1
         found = self._checked(self.checks.after_update)
         found += [] if self._ahead is None else [self._ahead]
         self._ahead = None
@@ -316,7 +320,7 @@ class Session:
         self._pulse.close()
         crash = self.crash or getattr(sys, "last_value", None)
         seconds = round(time.monotonic() - self._began, 3)
-        end = {"steps": self.step + 1, "seconds": seconds, "silent": self.watch.silent}
+        end = {"steps": self._ended, "seconds": seconds, "silent": self.watch.silent}
         self.voice.note("end", **end, crash=crash and summary(crash))
         if self.voice.is_heard and self.step >= 0:
             self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
@@ -351,9 +355,10 @@ class Session:
         sizes = {**sizes, "passes": self._passes, "ranks": ranks, "limit": self._limit}
         recipe = found_recipe(self.model, self.optimizers, sizes)
         self._planned = recipe.get("max_steps")
-        described = next(filter(_has_config, self.model.modules()), self.model)
-        if _has_config(described):
-            config: Any = described.config
+        configs = ((m, getattr(m, "config", None)) for m in self.model.modules())
+        known = ((m, config) for m, config in configs if hasattr(config, "to_dict"))
+        described, config = next(known, (self.model, None))
+        if config is not None:
             words, loss = getattr(config, "vocab_size", None), self._loss
             guess = math.log(words) if words else None
             asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
@@ -389,8 +394,7 @@ class Session:
         reference = self.targets.reference
         if own is None or reference is None or not math.isfinite(own):
             return
-        if self._start_loss is None:
-            self._start_loss = own
+        if not self.expected.losses:
             yield from self._continue(own, reference.nothing)
         settled = int(self._warm_at) if is_settled else None
         yield from self.expected.feed(own, reference, settled=settled)
@@ -414,8 +418,8 @@ class Session:
         goes_on = bool(self._loaded) or loss < _TRAINED * nothing or not is_fresh
         if last is None or last.end is None or not goes_on:
             return
-        self.expected.before = last.end
-        self._before = self._why_not(last, last.end, loss, nothing)
+        self.expected.before, self.expected.spread_before = last.end, spread_of(last.losses)
+        self._before = partial(self._why_not, last, last.end, loss, nothing, is_fresh=is_fresh)
         # From weights of elsewhere a run would begin where the last one began.
         is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
         if is_fresh and is_next and self._rate_now() >= _AT_ONCE * (last.rate or math.inf):
@@ -425,13 +429,15 @@ class Session:
             )
             yield Finding(name="no state", cause="state", text=text)
 
-    def _why_not(self, last: Past, end: float, loss: float, nothing: float) -> str:
+    def _why_not(
+        self, last: Past, end: float, loss: float, nothing: float, *, is_fresh: bool
+    ) -> str:
         """Say what the run before has that this one lacks, should it not continue."""
-        reasons, rate = [], self._rate_now()
-        if self.checks.was_fresh_now():
-            reasons.append("the optimizer's state was not loaded")
+        reasons, rate = [], max(self.checks.rates, default=0.0)
         if last.rate and rate > 2.5 * last.rate:
             reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
+        if is_fresh:
+            reasons.append("the optimizer's state was not loaded")
         if loss > nothing + _SURE:
             text = f"its data or labels are not those of the run before: at a loss of {loss:.4g} it"
             reasons.insert(0, f"{text} is sure of what is wrong (fresh weights have {nothing:.3g})")
@@ -451,7 +457,7 @@ class Session:
         with contextlib.suppress(Exception), self._kept.repeating():
             repeated = losses_of([self._kept.steps[-1]], called)[-1]
             self._is_faithful = abs(repeated - observed) <= _FAITHFUL * (1 + abs(observed))
-            if self.targets.ahead[1].value > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
+            if self.targets.ahead[1] > _SHIFTED and looks_ahead(self._kept.steps[-1], called):
                 self._ahead = Finding(
                     name="looks ahead",
                     cause="labels",
@@ -491,7 +497,7 @@ class Session:
             self._tell_of(rest, has_moved)
         critical = next((a for a in alarms if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options.on_alarm == "stop":
-            reason = f"stopped at step {critical.step}: {sentence(critical)}"
+            reason = f"stopped at step {critical.step}: {said(critical)}"
             self.was_stopped = True
             self.voice.note("stop", step=critical.step, reason=reason)
             self.voice.leave("stop", reason)
@@ -546,10 +552,8 @@ class Session:
         since = _AFTER if is_open and head.quantity == "jump" else 0
         is_same = last is not None and self.step - last.step <= since
         if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
-            self._folded += len(alarms)
             return
         asked = self._asked.get(head.quantity, 0)
-        self._folded += len(alarms) - 1
         if self._kept is None or asked >= _MOST + self.step // _PER_DIAGNOSIS:
             self._tell(head, None)
             return
@@ -557,21 +561,12 @@ class Session:
         words = {alarm.quantity for alarm in alarms}
         words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
         found = self._diagnose(words, has_moved)
-        if (
-            is_open
-            and last is not None
-            and (found.cause, found.module)
-            in (
-                (last.cause, last.module),
-                ("unknown", ""),
-            )
-        ):
-            self._folded += 1
+        is_known = ("unknown", "") if last is None else (last.cause, last.module)
+        if is_open and (found.cause, found.module) in (is_known, ("unknown", "")):
             return
         self._tell(head, found)
 
     def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
-        """Look for the cause of alarms of these quantities."""
         readings = reversed(self.watch.readings)
         evidence = Evidence(
             kept=definite(self._kept),
@@ -588,7 +583,7 @@ class Session:
             has_warmed_up=self._warm_at > 1 or self.expected.before is not None,
             is_faithful=self._is_faithful,
             has_loaded=bool(self._loaded),
-            before=self._before,
+            before=self._before(),
             starved=next((r.value for r in readings if r.quantity == "starved_share"), None),
             has_learned=self.expected.has_learned,
         )
@@ -621,31 +616,31 @@ class Session:
         self._tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
-        """Log what else is known of a step."""
         own = self.targets.own
         facts: dict[str, Any] = {"loss": self._loss, "own": own, "rate": self._rate_now()}
         facts |= {"seconds": round(seconds, 5), "targets": self.targets.rows, "clip": self._limit}
-        known = {k: v for k, v in facts.items() if v is not None}
-        bad = {k for k, v in known.items() if isinstance(v, float) and not math.isfinite(v)}
-        known = {k: v for k, v in known.items() if k not in bad}
+        known = {
+            k: v if math.isfinite(v) else str(v)  # which JSON has no number for
+            for k, v in facts.items()
+            if v is not None
+        }
         self.voice.note("step", step=self.step, **known)
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
-        """Say in a line what happened."""
         first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
         losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
-        steps = f"the run {how} after {self.step + 1} steps in {seconds:.0f} s"
+        steps = f"the run {how} after {self._ended} steps in {seconds:.0f} s"
         return f"{steps}{losses}; {self._alarms_so_far}"
 
     @property
     def _alarms_so_far(self) -> str:
         if self._first is None:
             return "no alarm"
-        known = next((one for one in self.causes if one.cause != "unknown"), None)
-        why = "cause unknown" if known is None else f"{known.cause} {known.module}".rstrip()
+        known = {one.cause: one.step for one in self.causes[::-1] if one.cause != "unknown"}
+        causes = ", ".join(f"{cause} at step {step}" for cause, step in list(known.items())[::-1])
         count = f"{self._count} alarm{'s' * (self._count > 1)}"
-        return f"{count}, the first at step {self._first.step} ({why})"
+        return f"{count} from step {self._first.step} on; {causes or 'cause unknown'}"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
@@ -666,8 +661,3 @@ class Session:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
         self.voice.say(f"step {self.step}{loss}{pace}, {self._alarms_so_far}")
-
-
-def _has_config(module: nn.Module) -> bool:
-    """Tell whether a module has a configuration of transformers."""
-    return hasattr(getattr(module, "config", None), "to_dict")

@@ -255,14 +255,7 @@ def _tag(reading: Reading) -> str:
 
 def sentence(alarm: Alarm) -> str:
     """Return an alarm in one line, for logs and trackers."""
-    if alarm.text:
-        return f"{alarm.severity}: {alarm.text}"
-    where = f" at {alarm.layer}" if alarm.layer else ""
-    normal = "" if alarm.baseline is None else f" (baseline {alarm.baseline:.4g})"
-    return (
-        f"{alarm.severity}: {alarm.monitor} {alarm.quantity} {alarm.value:.4g}{normal}"
-        f"{where}, {alarm.rule}"
-    )
+    return f"{alarm.severity}: {said(alarm)}"
 
 
 def said(alarm: Alarm) -> str:
@@ -271,11 +264,11 @@ def said(alarm: Alarm) -> str:
         return alarm.text
     where = f" of {alarm.layer}" if alarm.layer else ""
     value, usual = f"{alarm.value:.4g}", alarm.baseline
-    if alarm.quantity.startswith("non_finite"):
-        return f"{alarm.quantity.removeprefix('non_finite_')}{where} not finite"
+    what = alarm.quantity.removeprefix("non_finite_").replace("_", " ")
+    if alarm.quantity.startswith("non_finite") or not math.isfinite(alarm.value):
+        return f"{what}{where} not finite"
     if alarm.quantity == "loss" and usual is not None:
         return f"the loss jumped to {value}, from {usual:.4g}"
-    what = alarm.quantity.replace("_", " ")
     return f"{what}{where} is {value}" + ("" if usual is None else f" (usual {usual:.4g})")
 
 

@@ -22,6 +22,7 @@ from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, Facts, run_facts
+from rksp.recipe_files.said.origin import RecipeFile
 from rksp.watch.attach import living
 from rksp.watch.groups import world_size
 
@@ -56,8 +57,8 @@ def stated(**values: object) -> dict[str, Fact]:
     return {name: Fact((value,)) for name, value in values.items() if value is not None}
 
 
-def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
-    """Return the arguments of a Trainer of transformers or TRL as a run file would say them."""
+def file_of_arguments(args: TrainingArguments) -> RecipeFile | None:
+    """Read the arguments of a Trainer of transformers or TRL; None where no run file has such."""
     name, is_trl = type(args).__name__, type(args).__module__.startswith("trl.")
     stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
     given: dict[str, object] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs
@@ -65,9 +66,15 @@ def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
     document = Document(path=Path(name), syntax="json", data=data)
     trainer = "trl" if is_trl else "hugging-face"
     try:
-        found = run_facts(read_document(document, trainer=trainer, devices=args.world_size))
-    except InputError:  # arguments that no run file could have
-        return {}
+        return read_document(document, trainer=trainer, devices=args.world_size)
+    except InputError:
+        return None
+
+
+def facts_of_arguments(args: TrainingArguments) -> Mapping[str, Fact]:
+    """Return the arguments of a Trainer of transformers or TRL as a run file would say them."""
+    file = file_of_arguments(args)
+    found = {} if file is None else run_facts(file)
     of_model = ("dtype", "attn_implementation")  # which was loaded before; no argument shows it
     return {name: fact for name, fact in found.items() if name not in of_model}
 
