@@ -75,8 +75,8 @@ class BriefCommand(typer.core.TyperCommand):
     brief: tuple[str, ...] = ()
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """Keep the words for what is said of them, and refuse an option that is given twice."""
-        from rksp.cli.mistakes import TYPED, refuse_twice
+        """Keep the words for what is said of them, and note an option that is given twice."""
+        from rksp.cli.mistakes import TYPED, given_twice
 
         context.meta[TYPED] = [*arguments]
         try:
@@ -84,7 +84,8 @@ class BriefCommand(typer.core.TyperCommand):
         except _UsageError as error:
             error.ctx = context
             raise
-        refuse_twice(context, order)
+        for note in given_twice(context, order):
+            print(f"rksp: {note}", file=sys.stderr)
         return super().parse_args(context, arguments)
 
     def format_help(self, context: Any, formatter: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -349,30 +350,25 @@ def wanting(name: str, context: Any) -> str:
     return f"{name} needs a value{f' ({values})' if values else ''}: {option.help}"
 
 
-def refuse_twice(context: Any, order: Sequence[Any]) -> None:
-    """Refuse an option that was typed twice, of which only the last would count.
+def given_twice(context: Any, order: Sequence[Any]) -> Iterator[str]:
+    """Yield a note on every option of which only the last value counts, as scripts append them.
 
     Args:
         context: Of the command.
         order: The parameters as they were typed.
 
     Raises:
-        InputError: There is one.
+        InputError: A flag and its opposite were typed.
     """
     typed = context.meta.get(TYPED, [])
-    for one in order:
+    for one in dict.fromkeys(order):
         if getattr(one, "is_flag", False):
-            both = [next((n for n in names if n in typed), "") for names in _sides(one)]
-            if all(both):
+            both = [n for n in (*one.opts, *one.secondary_opts) if n in typed]
+            if {*both} & {*one.opts} and {*both} & {*one.secondary_opts}:
                 raise InputError(f"{' and '.join(both)} contradict each other; leave one out.")
         elif one.param_type_name == "option" and not one.multiple and order.count(one) > 1:
             vary = f"; rksp grid TARGET {one.name}=A,B judges several values"
-            more = vary if one.name in _of else ""
-            raise InputError(f"{one.opts[0]} is given twice; leave one out{more}.")
-
-
-def _sides(flag: Any) -> tuple[list[str], list[str]]:
-    return flag.opts, flag.secondary_opts
+            yield f"{one.opts[0]} is given twice; the last counts{vary if one.name in _of else ''}."
 
 
 def missing(name: str, context: Any) -> str:
@@ -412,7 +408,9 @@ def refuse_other(name: str, *takes: str) -> None:
     path = Path(name)
     if not is_file(path):
         return
-    command = next((one for one, (fits, _) in _KINDS.items() if fits(path)), None)
+    command = None
+    with suppress(InputError):  # what nothing reads is refused by the command that was typed
+        command = next((one for one, (fits, _) in _KINDS.items() if fits(path)), None)
     if command is not None and command not in takes:
         shown = one_line(name, 200)
         raise InputError(f"{shown} {_KINDS[command][1]} rksp {command} {shown}.")

@@ -434,7 +434,9 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines, which go on indented where a terminal ends; a file has them whole."""
     is_told = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = shutil.get_terminal_size().columns if is_told else sys.maxsize
-    wrapper = textwrap.TextWrapper(width, subsequent_indent="    ", break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(  # names of files stay whole, to be copied
+        width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
     for line in map(one_line, lines):
         print(wrapper.fill(line))
     sys.stdout.flush()

@@ -361,7 +361,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's has overloads
         """Take a step."""
         for group in self.param_groups:
             for p in group["params"]:
@@ -424,13 +424,14 @@ def built(of: Setting, draw: torch.Generator) -> tuple[nn.Module, Step]:
     """Return the model and what makes a loss."""
     makes = {"dpo": preferred, "distilled": preferred} | dict.fromkeys(OTHERS, other_step)
     model, step = makes.get(of.model, text_step)(of, draw)
+    pretrained: Any = model  # of transformers
     if of.checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        pretrained.gradient_checkpointing_enable()
     if of.frozen == "lora":
         from peft import LoraConfig, get_peft_model
 
         pretrain(model, step)
-        get_peft_model(model, LoraConfig(r=8, lora_alpha=16))  # type: ignore[arg-type]
+        get_peft_model(pretrained, LoraConfig(r=8, lora_alpha=16))
     elif of.frozen:
         for name, p in model.named_parameters():
             p.requires_grad_(of.frozen not in name)
@@ -443,11 +444,11 @@ def plain(of: Setting) -> None:
     """Train in a loop of one's own."""
     draw = torch.Generator().manual_seed(of.seed + 100 * of.part)
     model, step = built(of, draw)
-    whole: nn.Module = model
+    whole: Any = model
     if of.loop == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        for block in model.h:  # type: ignore[union-attr]
+        for block in whole.h:
             fully_shard(block)
         fully_shard(model)
     optimizers = optimizers_of(of, model)

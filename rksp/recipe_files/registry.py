@@ -147,7 +147,8 @@ def read_document(
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
             is_own &= OPTIMIZERS not in document.data  # a loop of its own has no trainer's defaults
-            is_plain = reader.name == "hugging-face" and document.syntax != "shell"
+            is_guess = trainer is None and document.syntax != "shell"
+            is_plain = reader.name == "hugging-face" and is_guess
             is_believed = draft.explains_a_third or (is_own and not is_plain)
             by_name.complete(draft)
             is_own_objective = knows_objective and reader.name != "hugging-face"

@@ -23,7 +23,7 @@ from rksp.confirm.calibrate import Ranks, calibrate, make_ladder
 from rksp.ground.errors import InputError
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import read_history
-from rksp.own_runs.observed import Tuned
+from rksp.own_runs.observed import Observed, Tuned
 from rksp.own_runs.outcome import OutcomePolicy
 from rksp.own_runs.record import append_row, read_record, row_of
 from rksp.recipe import Recipe
@@ -121,7 +121,7 @@ def test_a_ladder_of_a_checkpoint_informs_the_model_of_fine_tuning(peft, tmp_pat
     assert asked.parameters == made.inputs.parameters  # or the ladder would be another model's
     assert isinstance(one.observed, Tuned) or "do not change" in one.unused
     assert one.observed is None or one.observed.inputs == made.inputs
-    assert not found.seen
+    assert not found.used(Observed)
 
 
 def test_processes_of_a_launcher_share_the_runs(tmp_path, monkeypatch):

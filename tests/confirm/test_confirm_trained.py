@@ -24,6 +24,7 @@ from rksp.models.adapters import as_trained
 from rksp.models.given import module_source
 from rksp.models.resolve import resolve, resolve_tiny
 from rksp.own_runs.history import read_history
+from rksp.own_runs.observed import Observed
 from rksp.own_runs.record import read_record
 from rksp.recipe import LOW_RANK, USUAL_RANK, Recipe
 
@@ -202,7 +203,7 @@ def test_runs_of_a_checkpoint_are_recorded_by_their_held_out_loss(checkpoint, tm
     (trial,) = report.trials
     assert row["final_loss"] == trial.held_out_loss != trial.final_loss
     found = read_history([path], source, recipe)
-    assert found.ladders[0].runs[0].shape.is_of_tuning and not found.seen
+    assert found.ladders[0].runs[0].shape.is_of_tuning and not found.used(Observed)
     with pytest.raises(InputError, match="leave out --record"):
         random = resolve_tiny("gpt2")
         confirm(random, trained("lora"), runs, measure=CONFIG)

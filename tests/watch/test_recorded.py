@@ -11,7 +11,7 @@ import torch
 import rksp
 from rksp.ground.errors import InputError
 from rksp.own_runs.history import read_history
-from rksp.own_runs.observed import Tuned
+from rksp.own_runs.observed import Observed, Tuned
 from rksp.own_runs.record import read_record
 from rksp.recipe import Recipe
 from rksp.watch.training.recorded import Recorded
@@ -67,7 +67,7 @@ def test_a_run_from_trained_weights_teaches_nothing_of_random_ones(tmp_path):
         for rate in (1e-4, 1e-3):
             noted(tmp_path / record, rate, [first - 0.1 * step for step in range(10)])
         history = read_history([tmp_path / record], None, Recipe())
-        assert bool(history.seen) == (first != 2.0)
+        assert bool(history.used(Observed)) == (first != 2.0)
         assert isinstance(history.ladders[0].observed, Tuned) == (first == 2.0)
 
 

@@ -29,6 +29,10 @@ _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
+_OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+_GPT2_WORDS = re.compile(r"layer_?norm|learned|gelu")
+_LLAMA_WORDS = re.compile(r"rms|rope|rotary|swi_?glu|silu|ge_?glu")
+_VARIANTS = {"variant", "model_size", "model_variant"}
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
 
@@ -53,11 +57,12 @@ def model(draft: Draft, names: Names | None = None) -> None:
             draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")
             return
         weights = next(iter(others), None)
+    is_alike = weights is None or published(weights.value) is None  # perhaps where it is stored
+    if is_alike and _literal(draft, draft.document.data, ""):
+        return
     if weights is not None:
         _weights(draft, weights, is_scratch)
         _resized(draft, weights)
-        return
-    if _literal(draft, draft.document.data, ""):
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
     types = [] if is_tuned else [*named, *names.find(spelt("model", "type"))]
@@ -91,14 +96,12 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 def _sizes_beside(draft: Draft, key: str) -> str:
     home = key.rpartition(".")[0]
-    spellings = {word for listed in thesaurus()["shape"].values() for word in listed.split()}
-    spellings.add("variant")
-    return next(
-        (one for one in draft.document.leaves()
-         if home and one.startswith(f"{home}.")
-         and plain(one.rpartition(".")[2]).rstrip("s") in {word.rstrip("s") for word in spellings}),
-        "",
-    )  # fmt: skip
+    spellings = {
+        word.rstrip("s") for listed in thesaurus()["shape"].values() for word in listed.split()
+    }
+    words = _VARIANTS | (spellings if home else set())  # at the root sizes may be anything's
+    inside = (one for one in draft.document.leaves() if one.startswith(f"{home}." if home else ""))
+    return next((one for one in inside if plain(one.rpartition(".")[2]).rstrip("s") in words), "")
 
 
 def _resized(draft: Draft, named: Found) -> None:
@@ -174,7 +177,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
                 sizes[setting], used[setting] = int(amount), spelling
                 draft.look(definite(found).key)
     within = dict(_within(data))
-    for setting in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+    for setting in (*_OF_PARTS, "intermediate_size"):
         amounts = (number(within.get(one)) for one in spelt("shape", setting))
         amount = next((one for one in amounts if one is not None and one >= 1), None)
         if setting not in sizes and amount is not None and prefix:
@@ -200,7 +203,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if other := next(filter(_OTHER_NET.search, folders), None):
         draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
         return True
-    is_gpt2 = used["hidden_size"] == "n_embd" and "num_key_value_heads" not in sizes
+    is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
     said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
     classes = data[known["architectures"]] if "architectures" in known else ()
     words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
@@ -212,18 +215,30 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         of = f"is {said!s:.40}, which rksp does not know" if said else "is not said"
         draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
         return True
-    kind = kind or ("gpt2" if is_gpt2 else "llama")
-    heads = sizes.setdefault("num_attention_heads", max(1, sizes["hidden_size"] // _HEAD_WIDTH))
+    is_read = not kind  # as one of two types, whose own defaults are of other sizes
+    kind = kind or ("gpt2" if is_gpt2 and "num_key_value_heads" not in sizes else "llama")
+    width, of_head = sizes["hidden_size"], sizes.get("head_dim", _HEAD_WIDTH)
+    heads = sizes.setdefault("num_attention_heads", max(1, width // of_head))
     if kind == "gpt2":
-        sizes.pop("num_key_value_heads", None)
-        draft.describe(kind, convert.as_gpt2(sizes))
+        own = {k: v for k, v in sizes.items() if k not in ("num_key_value_heads", "head_dim")}
+        draft.describe(kind, convert.as_gpt2(own))
         return True
     if kind == "llama":
         sizes.setdefault("num_key_value_heads", heads)
+    if is_read:  # three matrices of a gated feed-forward have the weights of two of 4 × the width
+        sizes.setdefault("intermediate_size", round(8 * width / 3))
     draft.describe(
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
     return True
+
+
+def _looks_like_gpt2(data: Mapping[Any, Any]) -> bool:
+    settings = [(plain(str(key)), one) for key, one in data.items()]
+    settings += _within(data)
+    said = " ".join(plain(one) for _, one in settings if isinstance(one, str))
+    keys = " ".join(key for key, one in settings if not isinstance(one, str) and is_on(one))
+    return bool(_GPT2_WORDS.search(said)) and not _LLAMA_WORDS.search(f"{said} {keys}")
 
 
 def _within(data: Any) -> Iterator[tuple[str, Any]]:
