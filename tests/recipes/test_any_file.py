@@ -9,6 +9,7 @@ import pytest
 
 from rksp.calls.score import score
 from rksp.ground.errors import InputError
+from rksp.ground.model import definite
 from rksp.recipe_files.parse.shell import read_shell
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.registry import read_recipe_file
@@ -480,3 +481,30 @@ def test_a_command_takes_the_file_and_the_devices_that_it_names(tmp_path):
     assert read(tmp_path, text, "b.sh").devices == 8
     text = f"NUM_GPUS=4\ndeepspeed {train}"
     assert read(tmp_path, text, "c.sh").recipe().batch_size == 8
+
+
+SIZED = """
+max_seq_len: 64
+model: {{d_model: 96, n_layers: 2, vocab_size: 500, norm: {norm}, attn: [{{kwargs: {{n_heads: 3}}}}]}}
+training: {{batch_size: 4, max_steps: 100, checkpoint_dir: checkpoints/deepseek_v2/}}
+optimizer: {{name: adamw, lr: 6e-4}}
+"""
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("layernorm", "gpt2"), ("rmsnorm", "llama")])
+def test_what_a_file_leaves_out_of_its_sizes_follows_its_width(norm, kind, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(SIZED.format(norm=norm))
+    target = definite(read_recipe_file(path, devices=1).target)
+    assert target.name == kind  # and not what the folder of the checkpoints is called
+    sizes = target.overrides
+    assert sizes.get("n_head", sizes.get("num_attention_heads")) == 3
+    assert sizes.get("intermediate_size", 256) == 256 and "n_inner" not in sizes
+
+
+def test_a_type_with_a_size_beside_it_is_not_the_types_own(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("model: qwen3\nmodel_size: 8b\nlr0: 5e-5\nbatch_size: 2\nmax_steps: 100\n")
+    read = read_recipe_file(path, devices=1)
+    assert read.target is None and "model_size" in read.target_missing
+    assert read.recipe().learning_rate == 5e-5
