@@ -241,6 +241,7 @@ def judge(
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
         ),
+        unknown=frozenset(unknown),
         start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,

@@ -72,6 +72,7 @@ class CheckEvidence:
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
         highest_published: The highest rate of published runs, where they alone answer.
+        unknown: Fields that the run gives and nobody can tell.
         start: The weights that the run starts from; of trained ones no check reads the
             initialization.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.
@@ -89,6 +90,7 @@ class CheckEvidence:
     do_not_exceed: float | None = None
     likely_edge: float | None = None
     highest_published: float | None = None
+    unknown: frozenset[str] = frozenset()
     start: Start = SCRATCH
     reads_tokens: bool = True
     declared: Declared | None = field(default=None, repr=False, compare=False)

@@ -34,6 +34,7 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 # Of 594 public recipes three in four take one epoch and 95 % at most the first; of 171 that are
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
+_ASKED = {"model", "peft", "optimizer", "objective", "batch_size"}  # which a usual rate is of
 _RANK_ONE = 1e-4
 _PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
 _BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
@@ -68,6 +69,8 @@ def _limit(evidence: CheckEvidence) -> float:
     family = optimizer_spec(recipe.optimizer).family
     is_known = family in ("adaptive", "sign-like") and recipe.optimizer != "adafactor"
     is_answered = evidence.do_not_exceed is not None
+    if evidence.unknown & _ASKED:
+        return math.inf
     is_tiny = (evidence.block_parameters or math.inf) < _LADDERS_BELOW
     if is_answered and (is_tiny or kind == "encoder" or recipe.peft != "none"):
         is_known = False  # the model of fine-tuning saw these fail: RKSP501 says its rates

@@ -485,7 +485,7 @@ def test_a_command_takes_the_file_and_the_devices_that_it_names(tmp_path):
 
 SIZED = """
 max_seq_len: 64
-model: {{d_model: 96, n_layers: 2, vocab_size: 500, norm: {norm}, attn: [{{kwargs: {{n_heads: 3}}}}]}}
+model: {{d_model: 96, n_layers: 2, vocab_size: 500, norm: {norm}, attn: [{{args: {{n_heads: 3}}}}]}}
 training: {{batch_size: 4, max_steps: 100, checkpoint_dir: checkpoints/deepseek_v2/}}
 optimizer: {{name: adamw, lr: 6e-4}}
 """
@@ -508,3 +508,28 @@ def test_a_type_with_a_size_beside_it_is_not_the_types_own(tmp_path):
     read = read_recipe_file(path, devices=1)
     assert read.target is None and "model_size" in read.target_missing
     assert read.recipe().learning_rate == 5e-5
+
+
+def test_a_second_width_is_that_of_the_feed_forward(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {embed_dim: 64, depth: 2, heads: 2, hidden_dim: 192}\nlr: 1e-4\n")
+    target = definite(read_recipe_file(path, devices=1).target)
+    assert (target.overrides["hidden_size"], target.overrides["intermediate_size"]) == (64, 192)
+
+
+@pytest.mark.parametrize("key", ["pretrain_checkpoint_dir", "checkpoint_dir"])
+def test_sizes_with_earlier_weights_start_from_them(key, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model: {{n_embd: 64, n_layer: 2, n_head: 2}}\nlr: 1e-4\n{key}: ckpt/one\n")
+    assert read_recipe_file(path, devices=1).names_weights == (key != "checkpoint_dir")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "${MODEL}"])
+def test_a_usual_rate_is_held_against_no_model_that_is_not_known(model, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"model_name_or_path: {model}\nlearning_rate: 3e-3\nnum_generations: 8\n"
+        "beta: 0.04\nmax_steps: 100\nper_device_train_batch_size: 8\nreward_funcs: own\n"
+    )
+    found = {one.code for one in score(str(path), evidence="config", devices=1).findings}
+    assert ("RKSP508" in found) == (model == "gpt2")

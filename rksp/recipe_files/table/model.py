@@ -28,6 +28,7 @@ _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
 _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
+_STARTED = re.compile(r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)")
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
 _OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 _GPT2_WORDS = re.compile(r"layer_?norm|learned|gelu")
@@ -182,6 +183,8 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         amount = next((one for one in amounts if one is not None and one >= 1), None)
         if setting not in sizes and amount is not None and prefix:
             sizes[setting] = int(amount)
+    if used.get("hidden_size") not in (None, "hidden_dim") and "hidden_dim" in known:
+        sizes.setdefault("intermediate_size", int(number(data[known["hidden_dim"]]) or 1))
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
@@ -208,6 +211,8 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     classes = data[known["architectures"]] if "architectures" in known else ()
     words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
     kind = next((one for one in words if one and is_type(one)), "")
+    begun = (draft.document.find(one) for one in draft.document.leaves() if _STARTED.search(one))
+    draft.names_weights = any(one is not None and isinstance(one.value, str) for one in begun)
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(str(said).lower())
     )
