@@ -44,7 +44,10 @@ def test_the_edge_model_and_the_checks_are_told_the_same_of_every_type():
         except InputError:
             assert checks.settings.shape is None, name
             continue
-        assert (edge.width, edge.depth) == (checks.settings.shape.width, checks.settings.shape.depth), name
+        assert (edge.width, edge.depth) == (
+            checks.settings.shape.width,
+            checks.settings.shape.depth,
+        ), name
         told += 1
     assert told > 600
 

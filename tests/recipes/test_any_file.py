@@ -533,3 +533,12 @@ def test_a_usual_rate_is_held_against_no_model_that_is_not_known(model, tmp_path
     )
     found = {one.code for one in score(str(path), evidence="config", devices=1).findings}
     assert ("RKSP508" in found) == (model == "gpt2")
+
+
+@pytest.mark.parametrize("head", ["# @package _global_\n", ""])
+def test_what_hydra_lays_over_a_configuration_is_not_the_whole(head, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{head}model: {{d_model: 64, n_layer: 2}}\noptimizer: {{lr: 1e-4}}\n")
+    read = read_recipe_file(path, devices=1)
+    assert read.recipe().learning_rate == 1e-4
+    assert ("optimizer" in read.unknown) == ("sequence_length" in read.unknown) == bool(head)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rksp.ground.budgets import CODE, RUN_FILE
 from rksp.ground.errors import InputError
-from rksp.ground.files import read_head, read_text
+from rksp.ground.files import is_file, read_head, read_text
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, names_in
@@ -42,7 +42,16 @@ def composed(document: Document) -> tuple[Document, tuple[str, ...]]:
     document = dataclasses.replace(document, data=data) if read else document
     within = [key for key in document.leaves() if "." in key and key.rpartition(".")[2] in _BASES]
     lost += [f"{key}: {found.value}" for key in within if (found := document.find(key)) is not None]
+    if _is_overlay(document.path):
+        lost.append("the configuration that it is laid over (@package _global_)")
     return dataclasses.replace(document, lost=tuple(lost)), tuple(notes)
+
+
+def _is_overlay(path: Path) -> bool:
+    """Tell whether Hydra lays a file over a whole configuration, which another file begins."""
+    return is_file(path) and f"@package {_GLOBAL}" in read_head(path, 200).decode(
+        "utf-8", "replace"
+    )
 
 
 def launched(document: Document) -> tuple[Document, tuple[str, ...]]:
@@ -159,8 +168,7 @@ def _whole(
                 there.name if there.parent == path.parent else f"{there.parent.name}/{there.name}"
             )
             inner = _whole(there, inner, read, lost, depth + 1)
-            head = read_head(there, 200).decode("utf-8", "replace")
-            for part in reversed(() if f"@package {_GLOBAL}" in head else package):
+            for part in reversed(() if _is_overlay(there) else package):
                 inner = {part: inner}
             found = merged(found, inner)
     return merged(found, own) if is_last else found
