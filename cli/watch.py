@@ -247,8 +247,8 @@ def _broken_off(code: int, log: Path) -> str:
     loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     with log.open("a+b") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) == b"\n":  # and no part of a line, which only the last one may be
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read(1) in (b"", b"\n"):  # no part of a line, which only the last one may be
             file.write(json.dumps({"kind": "end", "killed": how}).encode() + b"\n")
     return f"the run {how} after step {last.get('step', '?')}{loss}"
 

@@ -58,7 +58,7 @@ def absent(name: str | Path) -> str:
     """Say that there is no such file or folder, and which one of nearly that name there is."""
     path, found = with_home(name), list[str]()
     if os.path.exists(path):  # noqa: PTH110 - which raises for some names
-        return f"{name!s:.200} cannot be read: it is no regular file."
+        return f"{name!s:.200} cannot be read: it is not a regular file."
     with suppress(OSError, ValueError):
         found = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.7)  # noqa: PTH208 - names
         found = [str(path.with_name(one)) for one in found] or [

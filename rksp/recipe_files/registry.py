@@ -147,9 +147,10 @@ def read_document(
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
             is_own &= OPTIMIZERS not in document.data  # a loop of its own has no trainer's defaults
-            is_guess = trainer is None and document.syntax != "shell"
-            is_plain = reader.name == "hugging-face" and is_guess
-            is_believed = draft.explains_a_third or (is_own and not is_plain)
+            # Any file may have names of TrainingArguments; a command and --as say whose it is.
+            is_named = trainer is not None or document.syntax == "shell"
+            is_own &= is_named or reader.name != "hugging-face"
+            is_believed = draft.explains_a_third or is_own
             by_name.complete(draft)
             is_own_objective = knows_objective and reader.name != "hugging-face"
             is_foreign = not is_own_objective and draft.value("objective") in REINFORCED

@@ -30,7 +30,7 @@ _GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of 
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _STARTED = re.compile(r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)")
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
-_OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+_OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 _GPT2_WORDS = re.compile(r"layer_?norm|learned|gelu")
 _LLAMA_WORDS = re.compile(r"rms|rope|rotary|swi_?glu|silu|ge_?glu")
 _VARIANTS = {"variant", "model_size", "model_variant"}
@@ -167,59 +167,91 @@ def _literal(draft: Draft, data: Any, prefix: str) -> bool:
 
 
 def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
-    known = {plain(str(name)): name for name in data}
-    sizes: dict[str, int] = {}
-    used: dict[str, str] = {}
-    for setting, spellings in thesaurus()["shape"].items():
-        for spelling in spellings.split() if setting != "foreign" else ():
-            found = draft.document.find(f"{prefix}{known[spelling]}") if spelling in known else None
-            amount = None if found is None else number(found.value)
-            if amount is not None and amount >= 1 and setting not in sizes:
-                sizes[setting], used[setting] = int(amount), spelling
-                draft.look(definite(found).key)
-    within = dict(_within(data))
-    for setting in (*_OF_PARTS, "intermediate_size"):
-        amounts = (number(within.get(one)) for one in spelt("shape", setting))
-        amount = next((one for one in amounts if one is not None and one >= 1), None)
-        if setting not in sizes and amount is not None and prefix:
-            sizes[setting] = int(amount)
-    if used.get("hidden_size") not in (None, "hidden_dim") and "hidden_dim" in known:
-        sizes.setdefault("intermediate_size", int(number(data[known["hidden_dim"]]) or 1))
+    """Describe a section by its sizes, or say why nothing has such blocks; False of another one."""
+    sizes, used = _amounts(draft, data, prefix)
     needed = {"hidden_size", "num_hidden_layers"}
     if not prefix:  # of settings of all kinds, where a recurrent net has these two as well
         needed.add("num_attention_heads")
     if not needed <= sizes.keys():
         return False
-    foreign = [one for one in spelt("shape", "foreign") if one in known and data[known[one]]]
-    foreign += [one for one in known if _BLOCKS.search(one) and is_on(data[known[one]])]
-    foreign += [one for one in spelt("shape", "foreign") if prefix and is_on(within.get(one, 0))]
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
-    if draft.document.syntax == "python" and used["hidden_size"] != "n_embd" and not is_type(call):
+    kind, said = _kind_said(data, call)
+    is_own = draft.document.syntax == "python" and used["hidden_size"] != "n_embd"
+    is_other = draft.value("objective") not in _OF_DECODERS or (
+        said and not _GENERIC.search(said.lower())
+    )
+    if is_own and not is_type(call):
         draft.no_target("its model is a class of the script's own; name a TARGET.")
-        return True
+    elif differs := _differs(draft.document, data, prefix):
+        draft.no_target(differs)
+    elif not kind and is_other:
+        of = f"is {said:.40}, which rksp does not know" if said else "is not said"
+        draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
+    else:
+        begun = (draft.document.find(x) for x in draft.document.leaves() if _STARTED.search(x))
+        draft.names_weights = any(one is not None and isinstance(one.value, str) for one in begun)
+        is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
+        _describe(draft, kind, sizes, prefix, is_gpt2=is_gpt2)
+    return True
+
+
+def _amounts(
+    draft: Draft, data: Mapping[Any, Any], prefix: str
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the sizes of a section and of its parts, and how each was spelled."""
+    known = {plain(str(name)): f"{prefix}{name}" for name in data}
+    sizes: dict[str, int] = {}
+    used: dict[str, str] = {}
+
+    def take(setting: str, spelling: str) -> None:
+        found = draft.document.find(known[spelling]) if spelling in known else None
+        amount = None if found is None else number(found.value)
+        if amount is not None and amount >= 1 and setting not in sizes:
+            sizes[setting], used[setting] = int(amount), spelling
+            draft.look(definite(found).key)
+
+    for setting, spellings in thesaurus()["shape"].items():
+        for spelling in spellings.split() if setting != "foreign" else ():
+            take(setting, spelling)
+    if used.get("hidden_size") != "hidden_dim":  # a second width is that of the feed-forward
+        take("intermediate_size", "hidden_dim")
+    within = dict(_within(data)) if prefix else {}
+    for setting in _OF_PARTS:
+        amounts = (number(within.get(one)) for one in spelt("shape", setting))
+        amount = next((one for one in amounts if one is not None and one >= 1), None)
+        if setting not in sizes and amount is not None:
+            sizes[setting] = int(amount)
+    return sizes, used
+
+
+def _kind_said(data: Mapping[Any, Any], call: str) -> tuple[str, str]:
+    """Return the type of transformers that a section names, if any, and its own word for it."""
+    known = {plain(str(name)): one for name, one in data.items()}
+    said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
+    classes = (_CLASS.sub("", str(one)).lower() for one in known.get("architectures") or ())
+    words = (call, said.lower(), *classes)
+    return next((one for one in words if one and is_type(one)), ""), said
+
+
+def _differs(document: Document, data: Mapping[Any, Any], prefix: str) -> str:
+    """Say what shows that no model of transformers has the blocks of these sizes; else ""."""
+    known = {plain(str(name)): one for name, one in data.items()}
+    within = dict(_within(data)) if prefix else {}
+    foreign = [one for one in spelt("shape", "foreign") if known.get(one)]
+    foreign += [one for one in known if _BLOCKS.search(one) and is_on(known[one])]
+    foreign += [one for one in spelt("shape", "foreign") if is_on(within.get(one, 0))]
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
-        draft.no_target(f"its blocks have {prefix}{what}; name a model with such blocks as TARGET.")
-        return True
-    folders = [one.name.lower() for one in folders_above(draft.document.path.resolve())]
-    if other := next(filter(_OTHER_NET.search, folders), None):
-        draft.no_target(f"it stands in {other}, whose blocks differ; name a TARGET.")
-        return True
-    is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
-    said = next((data[known[one]] for one in ("model_type", "type", "arch") if one in known), "")
-    classes = data[known["architectures"]] if "architectures" in known else ()
-    words = (call, str(said).lower(), *(_CLASS.sub("", str(one)).lower() for one in classes))
-    kind = next((one for one in words if one and is_type(one)), "")
-    begun = (draft.document.find(one) for one in draft.document.leaves() if _STARTED.search(one))
-    draft.names_weights = any(one is not None and isinstance(one.value, str) for one in begun)
-    is_other = draft.value("objective") not in _OF_DECODERS or (
-        said and not _GENERIC.search(str(said).lower())
-    )
-    if not kind and is_other:
-        of = f"is {said!s:.40}, which rksp does not know" if said else "is not said"
-        draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
-        return True
+        return f"its blocks have {prefix}{what}; name a model with such blocks as TARGET."
+    folders = [one.name.lower() for one in folders_above(document.path.resolve())]
+    other = next(filter(_OTHER_NET.search, folders), "")
+    return f"it stands in {other}, whose blocks differ; name a TARGET." if other else ""
+
+
+def _describe(
+    draft: Draft, kind: str, sizes: dict[str, int], prefix: str, *, is_gpt2: bool
+) -> None:
     is_read = not kind  # as one of two types, whose own defaults are of other sizes
     kind = kind or ("gpt2" if is_gpt2 and "num_key_value_heads" not in sizes else "llama")
     width, of_head = sizes["hidden_size"], sizes.get("head_dim", _HEAD_WIDTH)
@@ -227,7 +259,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     if kind == "gpt2":
         own = {k: v for k, v in sizes.items() if k not in ("num_key_value_heads", "head_dim")}
         draft.describe(kind, convert.as_gpt2(own))
-        return True
+        return
     if kind == "llama":
         sizes.setdefault("num_key_value_heads", heads)
     if is_read:  # three matrices of a gated feed-forward have the weights of two of 4 × the width
@@ -235,7 +267,6 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     draft.describe(
         kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
     )
-    return True
 
 
 def _looks_like_gpt2(data: Mapping[Any, Any]) -> bool:
