@@ -245,6 +245,15 @@ def _strays(values: np.ndarray) -> float:
     return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
 
 
+def _strays_from_turn(facts: _Facts) -> float:
+    """Return how far values stray at most from a curve that falls, turns, and rises for good."""
+    lowest = int(np.argmin(facts.values))
+    if lowest > len(facts.values) - FEWEST:
+        return math.inf
+    sides = facts.values[: lowest + 1], facts.values[lowest:][::-1]
+    return max(float(np.abs(side - _falling(side)).max()) for side in sides)
+
+
 def _falling(values: np.ndarray) -> np.ndarray:
     """Return the closest curve that never rises, `[records]`, by the min-max formula."""
     size = len(values)
@@ -263,6 +272,8 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
     rise, first = facts.ended - facts.level, facts.values[0]
     is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
     usual = max(_NOISE * facts.wobble, _HABIT * _wander(facts))
+    if _SEEN <= len(facts.values) < _CLEAR:  # of few records that fall and rise, noise is little
+        usual = min(usual, _STEADY * _strays_from_turn(facts))
     has_learned = facts.learned > usual
     is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
     if is_gain:  # most rewards of a record are alike, and few lie far off
@@ -277,7 +288,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
     quarter = facts.values[-max(2, len(facts.values) // 4) :]
-    far = min(max(0.5 * abs(first), facts.noise), abs(first))
+    far = min(max(0.5 * abs(first), _NOISE * facts.noise), 2 * abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
     if is_clear and len(facts.values) < _SEEN and rise < far:
