@@ -124,6 +124,7 @@ def course(
     held_out: tuple[np.ndarray, np.ndarray] | None = None,
     is_gain: bool = False,
     is_opposed: bool = False,
+    is_language: bool = False,
 ) -> Course:
     """Say what became of a run.
 
@@ -135,6 +136,7 @@ def course(
         is_gain: More is better: a reward.
         is_opposed: Its height says nothing, as that of a policy's loss or of two networks that play
             against each other; only values that are no numbers count.
+        is_language: A loss in nats per token, of which what guessing costs is known.
     """
     steps, loss = np.asarray(steps, np.float64), np.asarray(loss, np.float64)
     norm = None if grad_norm is None else np.asarray(grad_norm, np.float64)
@@ -156,6 +158,8 @@ def course(
     if len(facts.values) < FEWEST:
         return told
     fate, onset = (Fate.FINE, 0) if is_opposed else _fate(facts, is_gain=is_gain)
+    if is_language and not fate.is_failure and facts.values.min() < _VOCABULARY[1] < facts.ended:
+        fate, onset = Fate.DIVERGED, int(np.argmax(facts.values > _VOCABULARY[1]))
     if fate.is_failure:
         at = int(np.flatnonzero(known)[onset])
         return _failed(replace(told, fate=fate), steps, norm, at)

@@ -12,7 +12,10 @@ from rksp.recipe_files.columns import without_unit
 
 _TOKEN = re.compile(r"[fF]1(?!\d)|[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LOSS = frozenset(
-    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
+    words(
+        "loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error "
+        "objf trl tel"  # of k2; of llm.c on training and on test data
+    )
 )
 _PAID = frozenset(words("reward rewards rew return returns"))  # for what a run does by trial
 _REWARD = _PAID.union(words("score scores"))
@@ -29,7 +32,7 @@ _NO_LOSS = frozenset(
         "min max std best n num steps free mode lr"
     )
 )
-_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held"))
+_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held tel"))
 # Parts of a loss, or terms that stand beside it: only where nothing else is logged.
 _TERMS = frozenset(
     words(
@@ -148,6 +151,11 @@ def is_norm(name: str) -> bool:
 def is_perplexity(name: str) -> bool:
     """Tell whether a metric is the exponential of a loss."""
     return bool(tokens_of(name) & _PERPLEXITY)
+
+
+def is_of_language(name: str) -> bool:
+    """Tell whether a metric is one of language models alone: a perplexity, or of tokens."""
+    return bool(tokens_of(name) & (_PERPLEXITY | {"token", "tokens"}))
 
 
 def in_nats(name: str, value: float) -> float:

@@ -28,7 +28,7 @@ _COUNTERS = words(
     "step global_step _step train/global_step trainer/global_step steps iteration iterations iter "
     "iters it itr current_steps num_updates updates update n_updates training_iteration "
     "time/total_timesteps total_timesteps num_timesteps timesteps env_steps time/iterations "
-    "episode episodes round rounds batch mini_batch epoch epochs"
+    "episode episodes round rounds batch mini_batch epoch epochs s"
 )
 _SHORT_COUNTERS = frozenset(name for name in _COUNTERS if "/" not in name and name != "_step")
 _EPOCHS = ("epoch", "epochs")
@@ -38,6 +38,7 @@ _JUDGED = _OTHERS.union(_COUNTERS)
 _PROBED = 100  # rows of which one has every metric, if any has
 _RISES = (0.98, 0.5, 0.0)  # of its steps: a counter that rises always, mostly, at times
 _FEW_ROWS = 5  # whose median is where a loss stands
+_FEW_VALUES = 3  # that are a curve
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
@@ -63,7 +64,14 @@ _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,
 _SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
 _PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:;,]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
-_BARE = re.compile(r"(?:(?P<n>\d+)[\s,;]+)?(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?)")  # `100, 2.31`
+# `100, 2.31`, or `tensor(2.31)`: a line that is a value and nothing else.
+_BARE = re.compile(
+    rf"(?:(?P<n>\d+)[\s,;]+)?(?:{_WRAPPED.pattern})?"
+    r"(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?|nan|[-+]?inf)(?:\)|,[^()]*\))?"
+)
+_BEFORE = re.compile(
+    r"(?<![\w.])(?P<x>\d+\.\d+(?:e[-+]?\d+)?|nan) (?P<name>[A-Za-z_]+)\b"
+)  # `2.3 loss`
 
 
 @dataclass(slots=True)
@@ -209,7 +217,7 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
     """Read the records of a console's lines; a counter holds on until the next one.
 
     Under a title of losses, such as a file's name, what a line tells without a metric's name is a
-    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`, or `100, 2.31`.
+    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`.
     """
     of = "loss" if tokens_of(title) & {"loss", "losses"} else ""
     found, here = Records(), dict[str, float]()
@@ -221,8 +229,6 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
         elif names := _names(line):
             header = names
             continue
-        elif of and (bare := _BARE.fullmatch(line)):
-            row = {"step": float(bare["n"] or len(found.rows)), of: float(bare["x"])}
         counters = {name: row.pop(name) for name in _COUNTERS if name in row}
         if of and counters and not any(map(is_metric, row)):
             row = {f"{of}_{name}": x for name, x in row.items() if name not in _OTHERS}
@@ -235,6 +241,16 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
         if any(map(is_metric, row)) or (counters and not _OTHERS.isdisjoint(row)):
             found.add(here | row)
     return found
+
+
+def read_values(lines: Iterable[str]) -> Records:
+    """Read lines that are values and nothing else, some behind a count that rises, as a loss."""
+    told = [match for match in map(_BARE.fullmatch, lines) if match]
+    counts = [int(match["n"] or n) for n, match in enumerate(told)]
+    if len(told) < _FEW_VALUES or (np.diff(counts) > 0).mean() < _RISES[1]:
+        return Records()
+    steps = zip(counts, told, strict=True)
+    return Records.of({"step": step, "loss": float(match["x"])} for step, match in steps)
 
 
 def _row(line: str) -> tuple[dict[str, float], int]:
@@ -275,6 +291,9 @@ def _row(line: str) -> tuple[dict[str, float], int]:
         for count in _PROGRESS.finditer(line):
             if not _NAME.search(line[: count.start()][-120:]):
                 row["step"], planned = float(count[1]), int(count[2])
+    if not any(map(is_metric, row)):
+        behind = {m["name"].lower(): float(m["x"]) for m in _BEFORE.finditer(line)}
+        row |= {name: x for name, x in behind.items() if is_metric(name)}
     return row, planned
 
 
