@@ -21,6 +21,8 @@ _LASTS = 0.15  # of the run: a rise that is no last wobble
 _STEADY = 12.0  # times what the curve strays from one that only rises, or only falls
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
+_SEEN_RISE = 0.01  # of what was learned on held-out data: less cannot be seen
+_FELL_ON = 0.05  # of the training loss: it fell while the held-out loss rose
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
 _NOISE = 3.0  # times the 90 % deviation from the smoothed curve
 _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
@@ -308,6 +310,8 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
     if (dead := _died(facts)) is not None:
         return Fate.NEVER_LEARNED, dead
+    if rise > 0.5 * facts.learned and _stands_still(facts):
+        return Fate.DIVERGED, _onset(facts)
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
@@ -386,6 +390,12 @@ def _died(facts: _Facts) -> int | None:
     return since if (classes or is_language) and is_long and since <= size // 2 else None
 
 
+def _stands_still(facts: _Facts) -> bool:
+    """Tell whether the last records are alike: whatever a run did before, it is over."""
+    tail = facts.values[-max(1, len(facts.values) // 40) :]
+    return len(tail) >= _SEEN and bool(np.ptp(tail) < _STILL * abs(facts.ended))
+
+
 def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:
     """Return the course of the held-out loss, if it rises for good while the training loss falls.
 
@@ -396,21 +406,32 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         return None
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
-    rise, after = held.ended - held.level, values[lowest:]
-    doubt = 2 * held.wobble
-    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
-        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
-    is_clear = rise >= max(_WORSE * abs(held.level), doubt) or _has_turned(values, lowest)
-    if lowest == len(values) - 1 or not is_clear:
+    half = values[len(values) // 2 :]
+    if len(half) >= FEWEST and (half > values[0] + 0.5 * abs(values[0])).all():  # it never fell
+        turned = lowest = int(np.argmin(values))
+    elif lowest < len(values) - 1 and _has_risen(held):
+        reach = max(2, held.width // 2)
+        near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
+        turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
+    else:
         return None
-    reach = max(2, held.width // 2)
-    near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
-    turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
-    if facts.ended >= facts.smooth[place]:
+    if facts.ended > facts.smooth[place] - _FELL_ON * abs(facts.smooth[place]):
         return None
     onset = float(steps[turned + 1])
     return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
+
+
+def _has_risen(held: _Facts) -> bool:
+    """Tell whether a held-out loss is higher at its end than at its lowest, by more than noise."""
+    rise, after = held.ended - held.level, held.values[held.lowest :]
+    doubt = 2 * held.wobble
+    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
+        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
+    if rise < _SEEN_RISE * held.learned:
+        return False
+    is_clear = rise >= max(_WORSE * abs(held.level), doubt)
+    return is_clear or _has_turned(held.values, held.lowest)
 
 
 def _has_turned(values: np.ndarray, lowest: int) -> bool:
