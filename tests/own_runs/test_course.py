@@ -596,9 +596,9 @@ def test_a_file_of_losses_needs_no_word_for_them(tmp_path):
         assert course_of(raw).curve.values.tolist() == pytest.approx(
             [9 - n / 9 for n in range(9)], abs=1e-3
         )
-        (tmp_path / "train.log").write_text(text)
+        (tmp_path / "notes.txt").write_text(text)
         with pytest.raises(InputError, match="nothing in a format of runs"):
-            read_raw_runs([tmp_path / "train.log"])
+            read_raw_runs([tmp_path / "notes.txt"])
 
 
 def test_a_counter_that_stands_still_is_none_and_a_cell_may_be_a_tensor(tmp_path):
