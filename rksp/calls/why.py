@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,6 @@ _MOST_FINDINGS = 5
 _ROUNDED = 1.01  # a logged rate may be rounded
 _MOST_BESIDE = 40  # files of a folder that may be the run's own
 _MOST_DIFFERENT = 6
-_ALARMED: Literal["alarmed"] = "alarmed"  # by the watch, and its loss ended well
 _HEAD, _RUN = 64, b'{"kind": "run"'  # how a run begins in the log of a watch
 
 
@@ -243,10 +242,9 @@ def _peak(story: Story) -> float | None:
 def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
     if not courses:
         return "doubtful" if history is not None and history.doubt else "read"
-    if (outcome := courses[0].outcome) == _ALARMED:
-        return _ALARMED
-    fate = Fate(outcome)
-    return "cannot tell" if fate is Fate.UNTOLD else "failed" if fate.is_failure else "fine"
+    fate = Fate(courses[0].outcome)
+    known = {Fate.UNTOLD: "cannot tell", Fate.ALARMED: "alarmed"}
+    return known.get(fate, "failed" if fate.is_failure else "fine")
 
 
 def _watched(story: Story) -> WatchReport | None:
@@ -275,7 +273,7 @@ def _course_report(
         file=str(story.raw.file),
         metric=definite(story.held_out_name) if of_held_out else story.metric,
         records=len(judged.values),
-        outcome=_ALARMED if is_alarmed else found.fate.value,
+        outcome=(Fate.ALARMED if is_alarmed else found.fate).value,
         first_value=found.first,
         final_value=found.last,
         final_step=found.last_step,

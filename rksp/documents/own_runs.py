@@ -153,8 +153,7 @@ class CourseReport(Part):
         name, file: The run's name, and the log.
         metric: The curve that was judged; of an overfit run that of held-out data.
         records: Values of it.
-        outcome: See `rksp.own_runs.course.Fate`; `alarmed` where the loss did not fail, and the
-            watch that wrote the log raised an alarm.
+        outcome: See `rksp.own_runs.course.Fate`.
         first_value, final_value, final_step, best_value, best_step: Of the judged curve; the
             values are None where they are not finite.
         level, ended: The lowest value of the smoothed curve (of a reward the highest), and the

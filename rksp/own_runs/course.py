@@ -55,11 +55,12 @@ class Fate(StrEnum):
     COLLAPSED = "collapsed"  # a reward that fell for good
     OVERFIT = "overfit"
     UNTOLD = "cannot_tell"
+    ALARMED = "alarmed"  # by the watch that wrote the log, where its loss did not fail
 
     @property
     def is_failure(self) -> bool:
         """Whether the run failed."""
-        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD)
+        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD, Fate.ALARMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +311,9 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
     if (dead := _died(facts)) is not None:
         return Fate.NEVER_LEARNED, dead
-    if rise > 0.5 * facts.learned and _stands_still(facts):
+    tail = facts.values[-max(1, len(facts.values) // 40) :]
+    stands_still = len(tail) >= _SEEN and np.ptp(tail) < _STILL * abs(facts.ended)
+    if stands_still and rise > 0.5 * facts.learned:  # whatever it did before, it is over
         return Fate.DIVERGED, _onset(facts)
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
@@ -360,12 +363,12 @@ def _is_flat(facts: _Facts) -> bool:
     """
     values = facts.values
     gap = np.median(np.diff(facts.steps)) if len(values) > 1 else 0.0
-    is_start = facts.steps[0] <= 5 * max(gap, 1.0) or facts.ended > _UNTRAINED
-    if len(values) < 8 or not is_start:
+    is_start = facts.steps[0] <= 5 * max(gap, 1.0)
+    if len(values) < _SEEN or not (is_start or facts.ended > _UNTRAINED):
         return False
     start = float(np.median(values[:3]))
-    gained = start - facts.ended
-    if gained > max(facts.noise, 0.02 * abs(start)) or facts.learned > 0.15 * abs(values[0]):
+    least = max(facts.noise, 0.02 * abs(start) if is_start else 0.0)  # of a part any fall counts
+    if start - facts.ended > least or facts.learned > 0.15 * abs(values[0]):
         return False
     at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
     return bool(facts.ended < 1.1 * values[0] and (at_guess or facts.ended > _LANGUAGE))
@@ -388,12 +391,6 @@ def _died(facts: _Facts) -> int | None:
     since = size - int(np.argmin(still[::-1])) if not still.all() else 0
     is_long = size >= (_SEEN if classes else _CLEAR)
     return since if (classes or is_language) and is_long and since <= size // 2 else None
-
-
-def _stands_still(facts: _Facts) -> bool:
-    """Tell whether the last records are alike: whatever a run did before, it is over."""
-    tail = facts.values[-max(1, len(facts.values) // 40) :]
-    return len(tail) >= _SEEN and bool(np.ptp(tail) < _STILL * abs(facts.ended))
 
 
 def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | None:

@@ -19,14 +19,8 @@ from rksp.ground.budgets import LOGGED, PAST_RUN
 from rksp.ground.errors import InputError
 from rksp.ground.files import read_head, read_text
 from rksp.ground.reading import parse_json
-from rksp.own_runs.metrics import is_metric, tokens_of
-from rksp.own_runs.readers.records import (
-    Records,
-    counter_of,
-    lines_of,
-    read_lines,
-    read_values,
-)
+from rksp.own_runs.metrics import is_metric
+from rksp.own_runs.readers.records import Records, counter_of, lines_of, read_lines
 from rksp.own_runs.run import RawRun, RunReader, number_of
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import load_document
@@ -260,10 +254,7 @@ def _read_text(path: Path) -> Iterator[RawRun]:
             said[argument[1]] = argument[2]
         if batch := _BATCH.search(line):
             said["batch_size"] = int(batch[1])
-    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.stem)
-    is_any = path.suffix.lower() == ".txt" and not tokens_of(path.stem) & {"loss", "losses"}
-    if not found.rows and not is_any:  # a text may hold numbers of any kind
-        found = read_values(lines)
+    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.name)
     if found.planned:
         said["max_steps"] = found.planned
     run = _course(path, found, name=path.stem, said=said)

@@ -69,9 +69,7 @@ _BARE = re.compile(
     rf"(?:(?P<n>\d+)[\s,;]+)?(?:{_WRAPPED.pattern})?"
     r"(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?|nan|[-+]?inf)(?:\)|,[^()]*\))?"
 )
-_BEFORE = re.compile(
-    r"(?<![\w.])(?P<x>\d+\.\d+(?:e[-+]?\d+)?|nan) (?P<name>[A-Za-z_]+)\b"
-)  # `2.3 loss`
+_BEFORE = re.compile(r"(?<![\w.])(\d+\.\d+(?:e[-+]?\d+)?|nan) ([A-Za-z_]+)\b")  # `2.3 loss`
 
 
 @dataclass(slots=True)
@@ -213,11 +211,12 @@ def lines_of(text: str) -> Iterator[str]:
     return (_ESCAPES.sub("", found[0][:LOG_LINE]).strip() for found in _LINE.finditer(text))
 
 
-def read_lines(lines: Iterable[str], title: str = "") -> Records:
+def read_lines(lines: Sequence[str], title: str = "") -> Records:
     """Read the records of a console's lines; a counter holds on until the next one.
 
     Under a title of losses, such as a file's name, what a line tells without a metric's name is a
-    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`.
+    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`. Values alone are one in a log
+    too; any other `.txt` may hold numbers of any kind.
     """
     of = "loss" if tokens_of(title) & {"loss", "losses"} else ""
     found, here = Records(), dict[str, float]()
@@ -240,10 +239,11 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
         found.planned = max(found.planned, planned)
         if any(map(is_metric, row)) or (counters and not _OTHERS.isdisjoint(row)):
             found.add(here | row)
-    return found
+    is_any = title.lower().endswith(".txt") and not of
+    return found if found.rows or is_any else _values(lines)
 
 
-def read_values(lines: Iterable[str]) -> Records:
+def _values(lines: Sequence[str]) -> Records:
     """Read lines that are values and nothing else, some behind a count that rises, as a loss."""
     told = [match for match in map(_BARE.fullmatch, lines) if match]
     counts = [int(match["n"] or n) for n, match in enumerate(told)]
@@ -292,7 +292,7 @@ def _row(line: str) -> tuple[dict[str, float], int]:
             if not _NAME.search(line[: count.start()][-120:]):
                 row["step"], planned = float(count[1]), int(count[2])
     if not any(map(is_metric, row)):
-        behind = {m["name"].lower(): float(m["x"]) for m in _BEFORE.finditer(line)}
+        behind = {name.lower(): float(x) for x, name in _BEFORE.findall(line)}
         row |= {name: x for name, x in behind.items() if is_metric(name)}
     return row, planned
 
