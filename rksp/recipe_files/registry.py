@@ -380,8 +380,8 @@ def _launched(draft: Draft) -> None:
         flags = {**(file.data if file is not None else {}), **flags}
     for key, others in _LAUNCHED:
         names = [name for name in (key, *others) if name in flags]
-        counts = [flags[name] for name in names]
-        is_said = key in flags and all(type(count) is int and count > 0 for count in counts)
+        counts = [count for name in names if type(count := flags[name]) is int and count > 0]
+        is_said = key in flags and len(counts) == len(names)
         if draft.devices is None and is_said:
             draft.devices = math.prod(counts)
             draft.devices_text = " × ".join(f"--{name}" for name in names)
