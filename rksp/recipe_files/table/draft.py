@@ -80,7 +80,7 @@ class Draft:
         trainer: str,
         *,
         devices: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, object] | None = None,
     ) -> None:
         self.document = document
         self.trainer = trainer
@@ -223,7 +223,7 @@ class Draft:
     def put(
         self,
         name: str,
-        value: Any,
+        value: object,
         *found: Found | None,
         text: str = "",
         after: tuple[str, ...] = (),
@@ -269,7 +269,9 @@ class Draft:
         """Copy a field with its origin from another file's draft."""
         self._set(field.name, field.value, field.origin)
 
-    def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
+    def default(
+        self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
+    ) -> None:
         """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
         keys = self.keys.get(name, "").split()
         if not self.knows(name) and not self.stands_elsewhere(name, keys):
@@ -422,7 +424,7 @@ class Draft:
         """Return the file and the line of what was found, for messages."""
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
-    def _set(self, name: str, value: Any, origin: Origin) -> None:
+    def _set(self, name: str, value: object, origin: Origin) -> None:
         if name in self._given:
             return
         if origin.keys and (self.by_name or {*origin.keys} & {*self.document.moved.values()}):
@@ -445,7 +447,7 @@ def _is_absent(name: str) -> bool:
         return False
 
 
-def _whole(name: str, value: Any) -> Any:
+def _whole(name: str, value: object) -> object:
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():
         return int(value)
