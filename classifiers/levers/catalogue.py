@@ -1,7 +1,7 @@
 """Levers: changes of a recipe or model whose effect on the edge was measured in pairs of ladders.
 
 One table, `LEVERS`: to add a lever, write its row. The same rows name the levers of the lab's
-plans, of pages, of `--apply` and of `rksp confirm`.
+plans, of pages and of `rksp confirm`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Literal
 
 from rksp.classifiers.edge_inputs import SHORT
 from rksp.ground.model import definite
-from rksp.ground.option_lines import known_name
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
@@ -36,7 +35,7 @@ class Lever:
     """One lever.
 
     Attributes:
-        name: Its name in `--apply`, in the arms of `rksp confirm` and in documents.
+        name: Its name in the arms of `rksp confirm` and in documents.
         title: What it adds, with `{value}` where it has one: `{value} steps of warm-up`.
         sentence: What it does, one or two plain sentences.
         measured: The pairs that show its size: plan in `datasets/plans` → name of the lever there.
@@ -108,15 +107,6 @@ class Lever:
 def kind_of(declared: Declared) -> Kind | None:
     """Return the kind of model that a lever's size is known for; None for any other."""
     return _KINDS.get(declared.task)
-
-
-def find_lever(name: str) -> Lever:
-    """Return the lever of this name, with hyphens or underscores.
-
-    Raises:
-        InputError: There is none; the message names all.
-    """
-    return BY_NAME[known_name(BY_NAME, name, noun="lever")]
 
 
 _UNKNOWN: Reasons = {"the model's configuration is not known": lambda m, r: m.config is None}
