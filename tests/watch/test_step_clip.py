@@ -74,7 +74,7 @@ def _ratios(model, clip, before):
 
 
 @pytest.mark.parametrize("family", ["zoo_pre_ln", "zoo_moe", "zoo_kan", "gpt2", "llama", "mixtral"])
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lion", "muon", "adafactor", "mars"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lion", "muon", "adafactor"])
 def test_no_matrix_moves_its_outputs_by_more_than_delta(family, optimizer):
     model = build_member(family, SMALL, seed=0)
     model = model if family == "mixtral" else model.double()  # its product of groups has no float64
