@@ -37,9 +37,7 @@ def levers_of(declared: Declared, recipe: Recipe, predict: Predict) -> tuple[Lev
         return ()  # every pair was trained with AdamW
     for lever in LEVERS:
         size = table.size(kind_of(declared), lever.name)
-        if size is None or not size.is_sound:
-            continue
-        if lever.withheld(declared, recipe) or lever.blocked(declared, recipe) is not None:
+        if size is None or not size.is_sound or not lever.may_be_named(declared, recipe):
             continue
         known = _modelled(lever, declared, recipe, predict)
         shift = size.shift if known is None else known
