@@ -12,10 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of, whole
 from rksp.ground.model import Finite
+from rksp.recipe.optimizers.groups import groups_of
 from rksp.recipe.optimizers.makers import MuonScale as MuonScale
 from rksp.recipe.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
+    import torch
+
     Optimizer = str  # a checker of types cannot read the table
 else:
     Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
@@ -463,13 +466,15 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     return sum(shares) / count / reached
 
 
-def fields_of(optimizer: Any) -> dict[str, object]:
+def fields_of(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """Return the fields of a recipe that an optimizer of torch shows in its first group."""
-    group, spec = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
-    fields: dict[str, object] = {} if spec is None else {"optimizer": spec.name}
-    if isinstance(group.get("betas"), tuple | list):
-        fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
-    for name, field in (("weight_decay", "weight_decay"), ("momentum", "momentum")):
-        if isinstance(group.get(name), int | float):
-            fields[field] = float(group[name])
-    return fields
+    group, spec = next(groups_of(optimizer)), optimizer_of_class(type(optimizer))
+    beta1, beta2 = map(float, group.betas) if group.betas else (None, None)
+    fields = {
+        "optimizer": None if spec is None else spec.name,
+        "adam_beta1": beta1,
+        "adam_beta2": beta2,
+        "weight_decay": group.weight_decay,
+        "momentum": group.momentum,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rksp.ground.model import definite
+from rksp.recipe.optimizers.groups import Group, groups_of, parameters_of
 
 
 class Groupwise(torch.optim.Optimizer, ABC):
@@ -22,14 +23,14 @@ class Groupwise(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+        for group in groups_of(self):
+            params: list[Tensor] = [p for p in group.params if p.grad is not None]
             if params:
                 self.move(group, params)
         return loss
 
     @abstractmethod
-    def move(self, group: dict[str, object], params: list[Tensor]) -> None:
+    def move(self, group: Group, params: list[Tensor]) -> None:
         """Move parameters, all of which have a gradient, by the options of their group."""
 
 
@@ -38,9 +39,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:
         self.parts = (first, second)
-        super().__init__(
-            [p for part in self.parts for g in part.param_groups for p in g["params"]], {}
-        )
+        super().__init__(parameters_of(*self.parts), {})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -78,9 +77,9 @@ class Lion(Groupwise):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    def move(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def move(self, group: Group, params: list[Tensor]) -> None:
         """Move parameters against the sign of their interpolated momenta."""
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = definite(group.betas)
         grads = [definite(p.grad) for p in params]
         for p in params:
             if not self.state[p]:
@@ -89,8 +88,8 @@ class Lion(Groupwise):
         updates = torch._foreach_mul(momenta, beta1)
         torch._foreach_add_(updates, grads, alpha=1 - beta1)
         torch._foreach_sign_(updates)
-        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, updates, alpha=-group["lr"])
+        torch._foreach_mul_(params, 1 - group.rate * definite(group.weight_decay))
+        torch._foreach_add_(params, updates, alpha=-group.rate)
         torch._foreach_lerp_(momenta, grads, 1 - beta2)
 
 
@@ -111,29 +110,29 @@ class AdamKin(Groupwise):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, options)
 
-    def move(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def move(self, group: Group, params: list[Tensor]) -> None:
         """Move parameters along their mean gradients over the root of their squares."""
-        rate, (beta1, beta2) = group["lr"], group["betas"]
+        beta1, beta2 = definite(group.betas)
         gradients = self.gradients(params, beta1)
         for p in params:
             state = self.state[p]
             if "step" not in state:
                 state |= {"step": 0, "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
             state["step"] += 1
-        means = [self.state[p]["mean"] for p in params]
-        squares = [self.state[p]["square"] for p in params]
-        steps = [self.state[p]["step"] for p in params]
+        means, squares, steps = (
+            [self.state[p][name] for p in params] for name in ("mean", "square", "step")
+        )
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         scales = torch._foreach_div(squares, [1 - beta2**step for step in steps])
         torch._foreach_sqrt_(scales)
-        torch._foreach_add_(scales, group["eps"])
+        torch._foreach_add_(scales, definite(group.eps))
         updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
         torch._foreach_div_(updates, scales)
         self.keep(list(updates), params)
-        torch._foreach_mul_(params, 1 - rate * group["weight_decay"])
-        torch._foreach_add_(params, updates, alpha=-rate)
+        torch._foreach_mul_(params, 1 - group.rate * definite(group.weight_decay))
+        torch._foreach_add_(params, updates, alpha=-group.rate)
 
     def gradients(self, params: list[Tensor], beta1: float) -> list[Tensor]:
         """Return the gradients that enter the moments."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.documents.confirm import Cause, CauseReport
+from rksp.recipe.optimizers.groups import groups_of
 from rksp.watch.attach.arithmetic import Operation, first_bad
 from rksp.watch.attach.audit import Defect, audited
 from rksp.watch.attach.checks import Checks
@@ -187,13 +188,13 @@ def _of_operation(of: Evidence, bad: Operation) -> CauseReport | None:
 def _bad_weight(of: Evidence) -> CauseReport | None:
     """Find a weight that is not finite, and what made it so."""
     states = {p: state for one in of.optimizers for p, state in one.state.items()}
-    groups = {p: g for one in of.optimizers for g in one.param_groups for p in g["params"]}
+    own_eps = {p: group.eps for group in groups_of(*of.optimizers) for p in group.params}
     bad = [(n, p) for n, p in of.kept.parameters.items() if not bool(local(p).isfinite().all())]
     if not bad:
         return None
     name, p = bad[0]
     count = int((~local(p).isfinite()).sum())
-    eps = float(groups.get(p, {}).get("eps", 1.0) or 0.0)
+    eps = own_eps.get(p) or 0.0
     if p.dtype == torch.float16 and 0 < eps < torch.finfo(torch.float16).smallest_normal / 2**10:
         text = (
             f"{name} is not finite: the optimizer's ε {eps:g} is 0 in float16, so that it divides "
@@ -279,11 +280,8 @@ def _newest(of: Evidence) -> Change | None:
 
 
 def _worsens(one: Change) -> bool:
-    is_number = all(isinstance(x, int | float) for x in (one.before, one.now))
-    rises = ("learning rate", "weight decay", "dropout")
-    if one.name in _OF_STEPS:
-        return False
-    return one.name not in rises or (is_number and one.now > one.before)
+    harms_above = ("learning rate", "weight decay", "dropout")
+    return one.name not in _OF_STEPS and (one.name not in harms_above or one.rises)
 
 
 def _changed(of: Evidence) -> CauseReport | None:
