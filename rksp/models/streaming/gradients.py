@@ -183,7 +183,7 @@ class Tape(TorchFunctionMode):
             found = self._look_up(*args, **kwargs)
         return func(*args, **kwargs) if found is None else found
 
-    def _lent(self, weight: Any) -> _Lent | None:
+    def _lent(self, weight: Tensor) -> _Lent | None:
         slot = self._tall.get(id(weight))
         if slot is None:
             return getattr(weight, _MARK, None)

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class _Torch:
 
     is_asking = False
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return the spec of torch, to whoever only asks for it too; None for other modules."""
         if name != "torch" or self.is_asking:
             return None
