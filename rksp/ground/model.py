@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 _Value = TypeVar("_Value")
 # Called with the work done, the total work in the same unit (0: unknown), and a label.
@@ -16,6 +17,29 @@ class Strict(BaseModel):
     """Base of frozen records: no field that the class does not know, no silent change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """What is wrong with a value that a model was given: where, which rule, in words."""
+
+    path: tuple[int | str, ...]
+    rule: str
+    text: str
+    given: object
+
+    @property
+    def where(self) -> str:
+        """The path with dots; empty for the whole."""
+        return ".".join(map(str, self.path))
+
+
+def misfits(error: ValidationError) -> list[Misfit]:
+    """Return what is wrong, in the order of the fields."""
+    return [
+        Misfit(one["loc"], one["type"], one["msg"].removeprefix("Value error, "), one["input"])
+        for one in error.errors(include_url=False)
+    ]
 
 
 class Finite(Strict):

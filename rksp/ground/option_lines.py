@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from rksp.ground.errors import InputError, nearest
+from rksp.ground.model import misfits
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ def _parsed(value: object, kind: Any, where: str) -> object:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"].lower()
+        reason = misfits(error)[0].text.lower()
         raise InputError(f"{where}={value!r} cannot be used: {reason}.") from None
 
 

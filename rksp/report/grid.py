@@ -12,6 +12,7 @@ from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.documents.terms import Gate
+from rksp.documents.verdict import Verdict
 from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, to_csv, where
 from rksp.ground.text import many, short, words
 from rksp.recipe_files.columns import canonical
@@ -221,11 +222,12 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
 
 def _counted(report: GridReport) -> page.Verdict:
     counts, total = report.counts, report.cells_in_grid
-    unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
-    lost = unanswered - counts["cannot tell"]
+    ok, caution, risk = (counts[word] for word in ANSWERS)
+    unanswered = total - ok - caution - risk
+    lost = unanswered - counts[Verdict.CANNOT_TELL]
     rows = [
-        ("Caution", str(counts["caution"]), "the rate is above X, or a warning names a cause"),
-        ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
+        ("Caution", str(caution), "the rate is above X, or a warning names a cause"),
+        ("Risk", str(risk), "P(failed) at or above the bar"),
     ]
     if unanswered:
         told = f"{unanswered - lost} cannot tell, {lost} without a result"
@@ -233,7 +235,7 @@ def _counted(report: GridReport) -> page.Verdict:
     return page.Verdict(
         verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
-        odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
+        odds=("settings are ok", f"{ok:,} of {total:,}"),
         blocks=[page.Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
     )
 
