@@ -111,7 +111,7 @@ def fix(
         shutil.copyfile(name, copy)
         before = after = copy.read_bytes().decode()
         for _ in range(_ROUNDS):
-            edits = [one for one in edits_of(report) if one.file is not None]
+            edits = [one for one in edits_of(report.findings) if one.file is not None]
             if not edits:
                 break
             after = applied(after, edits)

@@ -121,7 +121,8 @@ def score(
             f"rksp.score takes a torch module, a path or a model's name, not a "
             f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
         )
-    run = run.starting(is_pretrained)
+    if is_pretrained is not None:
+        run = run.starting(is_pretrained=is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed), terms).learning(
         [Path(path) for path in paths]

@@ -219,7 +219,9 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 
         document = replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
-        fields = in_steps(fields, plain.field("max_steps").value)
+        if "warmup_steps" in fields:
+            run = fields.get("max_steps", plain.field("max_steps").value)
+            fields |= {"warmup_steps": in_steps(fields["warmup_steps"], run)}
         read = read_document(
             definite(document), devices=base.devices, trainer=base.trainer, given=fields
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,7 +220,7 @@ def summarized(report: ScoreReport) -> ScoreReport:
         low=risk.number("probability_failed_low"),
         high=risk.number("probability_failed_high"),
         do_not_exceed=risk.published.highest if isinstance(risk, FromPublished) else ceiling,
-        edits=edits_of(report),
+        edits=edits_of(report.findings),
         next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
     return report.model_copy(update={"summary": summary})
@@ -228,13 +228,14 @@ def summarized(report: ScoreReport) -> ScoreReport:
 
 def is_fixable(report: ScoreReport) -> bool:
     """Tell whether `rksp fix` helps: no launch, and the edit that matters most has a place."""
-    return _launch(report) in ("no", "caution") and any(edit.file for edit in edits_of(report)[:1])
+    first = edits_of(report.findings)[:1]
+    return _launch(report) in ("no", "caution") and any(edit.file for edit in first)
 
 
-def edits_of(report: ScoreReport) -> list[Edit]:
+def edits_of(findings: Iterable[Finding]) -> list[Edit]:
     """Return the edits of all findings but notes, one for each field: the most severe finding's."""
     found: dict[str, Edit] = {}
-    for finding in sorted(report.findings, key=lambda one: -one.severity):
+    for finding in sorted(findings, key=lambda one: -one.severity):
         if finding.level is not Level.NOTE:
             for edit in finding.edit:
                 found.setdefault(edit.field, edit)

@@ -71,12 +71,11 @@ def _optimizer(value: object) -> object:
     return value.__name__ if spec is None else spec.name
 
 
-def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, object]:
-    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
-    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
-    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
-        return {**fields, "warmup_steps": round(share * whole)}
-    return dict(fields)
+def in_steps(warmup: object, run: object) -> object:
+    """Return a warm-up in steps; between 0 and 1 it is a share of the run, as with Hugging Face."""
+    if isinstance(warmup, float) and 0 < warmup < 1 and isinstance(run, int | float):
+        return round(warmup * run)
+    return warmup
 
 
 def _sane_rate(value: object) -> object:
@@ -352,7 +351,9 @@ class Recipe(Finite):
             if field in known:
                 raise InputError(f"The recipe names {field} twice; leave out {name!r}.")
             known[field] = value
-        known = in_steps(known, cls.model_fields["max_steps"].default)
+        if "warmup_steps" in known:
+            run = known.get("max_steps", cls.model_fields["max_steps"].default)
+            known |= {"warmup_steps": in_steps(known["warmup_steps"], run)}
         return checked(cls, known, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
