@@ -69,8 +69,9 @@ class Artifact(Generic[Model]):
             return self.build(stored)
         except ValidationError as error:
             first = misfits(error)[0]
+            where = ".".join(map(str, first.path))
             raise ArtifactError(
-                f"The {self.noun} is damaged: {first.where}: {first.text:.200}."
+                f"The {self.noun} is damaged: {where}: {first.text:.200}."
             ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"The {self.noun} is damaged: {error!r:.200}.") from error

@@ -199,15 +199,8 @@ def live_progress(
     shown = console or Console(stderr=True)
     bar = Progress(SpinnerColumn(), BarColumn(20), text, console=shown)
     # What others print goes above the drawing, unless it goes to a file.
-    is_drawn = sys.stderr.isatty()
-    with Live(
-        Group(*above, bar),
-        console=shown,
-        transient=True,
-        refresh_per_second=4,
-        redirect_stdout=is_drawn,
-        redirect_stderr=is_drawn,
-    ):
+    own: dict[str, Any] = dict.fromkeys(("redirect_stdout", "redirect_stderr"), sys.stderr.isatty())
+    with Live(Group(*above, bar), console=shown, transient=True, refresh_per_second=4, **own):
         task = bar.add_task("", total=None)
         left = time_left(clock)
 

@@ -90,7 +90,7 @@ def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) 
         for *path, name in (one.path for one in wrong):
             reduce(getitem, path, cast(Any, document)).pop(name, None)
         return _validated(file, json.dumps(document).encode(), document, kind)
-    where, said = wrong[0].where, wrong[0].text
+    where, said = ".".join(map(str, wrong[0].path)), wrong[0].text
     place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
     raise ArtifactError(f"{file} is not a report of this rksp.{place}")
 

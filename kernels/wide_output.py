@@ -131,8 +131,6 @@ class Graph(torch.autograd.Function):
 
 
 class _Product(Graph):
-    """The graph of an unmade product: that of a linear layer."""
-
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(states, weight)

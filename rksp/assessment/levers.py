@@ -192,7 +192,6 @@ def _log_edge(model: EdgePredictor, recipe: Recipe) -> float:
 
 
 def _with_lever(lever: Lever, typed: str | None, declared: Declared, recipe: Recipe) -> Recipe:
-    """Return the recipe with a lever, at the typed value or at the one that was measured."""
     if typed is not None and not lever.field:
         raise InputError(f"The lever {lever.name} takes no value; write {lever.name}.")
     if typed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -50,10 +50,9 @@ class Measurement:
 
     def to_json(self) -> str:
         """Write every number with all its digits, and NaN as Python's JSON does."""
-        pairs = [
-            (part.model_dump(mode="json"), asdict(found)) for part, found in self.gradients.items()
-        ]
-        content = asdict(self) | {"tier": str(self.tier), "gradients": pairs}
+        content = asdict(self) | {"tier": str(self.tier)}
+        gradients = content["gradients"].items()
+        content["gradients"] = [(part.model_dump(mode="json"), found) for part, found in gradients]
         return json.dumps(content, default=_plain)
 
     @classmethod
@@ -64,77 +63,53 @@ class Measurement:
             ArtifactError: The text is not a measurement of this version.
         """
         try:
-            return _measurement(**json.loads(text))
+            stored = json.loads(text)
+            shape = stored["stands_for"]
+            gradient = TypeAdapter(GradientProfile).validate_python
+            gradients = {
+                Recipe.model_validate(part): gradient(found) for part, found in stored["gradients"]
+            }
+            return cls(
+                **stored
+                | {
+                    "tier": Tier.parse(stored["tier"]),
+                    "profile": _profile(stored["profile"]),
+                    "facts": ModelFacts(**stored["facts"]),
+                    "stands_for": None if shape is None else tuple(shape),
+                    "gradients": gradients,
+                }
+            )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"This is not a stored measurement: {error!r:.200}.") from error
 
 
-_Stored = dict[str, Any]  # of a record, by the names of its fields
-
-
-def _measurement(
-    *,
-    tier: str,
-    profile: _Stored,
-    facts: _Stored,
-    stands_for: Sequence[int] | None,
-    gradients: Iterable[tuple[object, object]],
-    **rest: Any,
-) -> Measurement:
-    gradient = TypeAdapter(GradientProfile).validate_python
-    return Measurement(
-        tier=Tier.parse(tier),
-        profile=_profile(**profile),
-        facts=ModelFacts(**facts),
-        stands_for=None if stands_for is None else (stands_for[0], stands_for[1]),
-        gradients={Recipe.model_validate(part): gradient(found) for part, found in gradients},
-        **rest,
-    )
-
-
-def _plain(value: object) -> object:
-    """Convert an array, a number of numpy or a status to what JSON can hold."""
+def _plain(value: StrEnum | np.ndarray | np.generic) -> object:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, np.ndarray) and np.iscomplexobj(value):
         return [value.real.tolist(), value.imag.tolist()]
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be stored")
+    return value.tolist()
 
 
-def _profile(
-    *,
-    spectra: _Stored,
-    forward: object,
-    chains: Iterable[tuple[str, int]],
-    notes: Iterable[str],
-    placement: _Stored | None,
-    **rest: Any,
-) -> Profile:
-    return Profile(
-        spectra=_spectra(**spectra),
-        forward=TypeAdapter(ForwardStats).validate_python(forward),
-        chains=tuple((path, count) for path, count in chains),
-        notes=tuple(notes),
-        placement=None if placement is None else Placement(**placement),
-        **rest,
-    )
+def _profile(stored: dict[str, Any]) -> Profile:
+    layers: dict[str, Any] = {"layers": tuple(map(_spectrum, stored["spectra"]["layers"]))}
+    changed: dict[str, Any] = {
+        "spectra": SpectralProfile(**stored["spectra"] | layers),
+        "forward": TypeAdapter(ForwardStats).validate_python(stored["forward"]),
+        "chains": tuple((path, count) for path, count in stored["chains"]),
+        "notes": tuple(stored["notes"]),
+        "placement": None if stored["placement"] is None else Placement(**stored["placement"]),
+    }
+    return Profile(**stored | changed)
 
 
-def _spectra(*, layers: Iterable[_Stored], **rest: Any) -> SpectralProfile:
-    return SpectralProfile(layers=tuple(_spectrum(**layer) for layer in layers), **rest)
-
-
-def _spectrum(
-    *, status: str, eigenvalues: tuple[object, object], residuals: object, **rest: Any
-) -> LayerSpectrum:
-    real, imaginary = (np.asarray(part, dtype=np.float64) for part in eigenvalues)
-    whole = np.empty(len(real), dtype=np.complex128)
-    whole.real, whole.imag = real, imaginary
-    return LayerSpectrum(
-        status=Status(status),
-        eigenvalues=whole,
-        residuals=np.asarray(residuals, dtype=np.float64),
-        **rest,
-    )
+def _spectrum(stored: dict[str, Any]) -> LayerSpectrum:
+    real, imaginary = (np.asarray(part, dtype=np.float64) for part in stored["eigenvalues"])
+    eigenvalues = np.empty(len(real), dtype=np.complex128)
+    eigenvalues.real, eigenvalues.imag = real, imaginary
+    changed: dict[str, Any] = {
+        "status": Status(stored["status"]),
+        "eigenvalues": eigenvalues,
+        "residuals": np.asarray(stored["residuals"], dtype=np.float64),
+    }
+    return LayerSpectrum(**stored | changed)

@@ -152,7 +152,6 @@ def _given(recipe: object) -> tuple[dict[str, object], Path | None]:
 
 
 def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms among named arguments, and the arguments that are left."""
     told = {name: value for name, value in more.items() if name in Terms.model_fields}
     rest = {name: value for name, value in more.items() if name not in told}
     for name in ("fail_on", "select", "ignore", "levels"):
@@ -175,7 +174,6 @@ def _is_module(target: object) -> TypeGuard[nn.Module]:
 
 
 def _check(apply: object, options: object, cache: object, runs: object) -> None:
-    """Check the kinds of arguments that nothing else checks."""
     paths = (str, os.PathLike)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     check_kind("cache", cache, (bool, *paths), "True, False or a folder")

@@ -102,7 +102,6 @@ def is_read(path: Path) -> bool:
 def _history(
     raws: Sequence[RawRun], question: _Question, metric: str | None, *, may_fail: bool
 ) -> History | None:
-    """Return the sweeps among several runs; None for one alone, or where no rate is known."""
     if len(raws) == 1 and may_fail:
         return None
     try:
@@ -226,7 +225,6 @@ def _reaches(recipe: Recipe, story: Story) -> bool:
 
 
 def _peak(story: Story) -> float | None:
-    """Return the highest rate that was logged; else the one that was set."""
     if story.rate is not None:
         return float(story.rate.values.max()) or None
     for name, value in story.raw.said.items():
@@ -332,7 +330,6 @@ def _step(value: float | None) -> str:
 
 
 def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iterator[str]:
-    """Yield what to do after a run: which checkpoint to go back to, and what to change."""
     fate = story.course.fate
     if not fate.is_failure:
         return
@@ -347,7 +344,6 @@ def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iter
 
 
 def _checkpoint(story: Story, last: float) -> str:
-    """Name the newest checkpoint up to a step, among those that are left."""
     found = checkpoints_of(story.raw.file)
     before = [(step, path) for step, path in found if step <= last]
     if before:
@@ -381,7 +377,6 @@ def _cause(course: CourseReport, rate: RateReport | None) -> str:
 
 
 def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the settings in which a failed run differs from the most similar one that trained."""
     sound = [one for one in stories if one.course.fate in (Fate.FINE, Fate.SPIKE_RECOVERED)]
     for bad in (one for one in stories if one.course.fate.is_failure):
         changed = [(_changed(bad, good), good) for good in sound]
@@ -391,7 +386,6 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
-    """Return the settings that differ: of the failed run, and of the other."""
     own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
     names = [
         name

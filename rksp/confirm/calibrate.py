@@ -288,7 +288,6 @@ def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:
 
 
 def _longer(rows: Sequence[Row], ladder: Ladder) -> float | None:
-    """Return a rate beyond the ladder's end where its edge or best rate lies there, or None."""
     if len(rows) >= _MOST:
         return None
     found, lowest = _judged(rows, ladder), _rate(rows[0])

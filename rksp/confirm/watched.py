@@ -60,7 +60,6 @@ def _of(records: Iterable[object], kind: type[T]) -> list[T]:
 
 
 def _band(runs: Sequence[Past]) -> list[tuple[int, float, float]]:
-    """Return between which losses earlier runs lay, at steps of the last run."""
     *before, last = runs
     others = siblings(before, last.began)
     found = []
@@ -119,7 +118,6 @@ def _reported(run: Began, records: Sequence[object], readings: Sequence[Reading]
 
 
 def _purposes(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> dict[str, str]:
-    """Return what each monitor of a run is for, those that raised an alarm first."""
     names = dict.fromkeys([one.monitor for one in alarms] + [one.monitor for one in readings])
     known = {name: MONITORS[name].__doc__ for name in names if name in MONITORS}
     return {name: (text or "").partition("\n\n")[0] for name, text in known.items()}

@@ -181,7 +181,6 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
 
 
 def _listed(text: str, value: str) -> list[object]:
-    """Return the values between the commas outside quotes and brackets."""
     try:
         found = parse_yaml(f"[{value}]") if value.count("(") == value.count(")") else None
     except InputError:

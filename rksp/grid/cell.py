@@ -255,7 +255,6 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 def _assumptions(
     typed: frozenset[str], rest: tuple[tuple[str, Any], ...], optimizer: str, schedule: str
 ) -> Mapping[str, str]:
-    """Return what the fields that were not typed assume; cells share most of it."""
     known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
     recipe = Recipe.model_construct(**known)
     origins = origins_of_flags(recipe, dict.fromkeys(typed, "the grid"))
@@ -358,7 +357,6 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
 
 def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, list[float]]]:
-    """Return every cell with its recipe, and the rates of all that differ in no more."""
     found: list[tuple[GroupCell, Recipe | ValueError, list[float]]] = []
     rates: dict[Hashable, list[float]] = {}
     for cell in group.cells:

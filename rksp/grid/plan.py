@@ -150,7 +150,6 @@ def read_plan(
 
 
 def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
-    """Return the typed axes; two of one field are an error and no product."""
     found: dict[str, Axis] = {}
     for name, axis in map(read_override, assignments):
         twin = next((one for one in found if canonical(one) == canonical(name)), None)
@@ -167,7 +166,6 @@ def _targets(axes: Mapping[str, Axis]) -> list[str]:
 def _check_fixed(
     recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
 ) -> None:
-    """Refuse an axis of any point that sets what an option fixes."""
     for name in dict.fromkeys(name for point in points for name in point):
         kind, field = canonical(name)
         if kind == "recipe" and field in recipe:
@@ -327,7 +325,6 @@ def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
 def _points(
     blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
 ) -> list[Point]:
-    """Return all points of every block, or `samples` of them, each drawn from a random block."""
     if samples is None:
         return [point for block in blocks for point in _product(block, max_cells)]
     if samples > max_cells:

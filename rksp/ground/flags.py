@@ -41,7 +41,6 @@ def whole(value: object) -> object:
 
 
 def _number(text: str) -> int | float:
-    """Return the number that a text says; NaN if it says none."""
     power = _POWERS.get(text[-1:])
     try:
         return float(text[:-1] + power) if power else int(text)

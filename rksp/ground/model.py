@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,19 +18,13 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """What is wrong with a value that a model was given: where, which rule, in words."""
+class Misfit(NamedTuple):
+    """What is wrong with a value that a model was given: where, which rule it breaks, in words."""
 
     path: tuple[int | str, ...]
     rule: str
     text: str
     given: object
-
-    @property
-    def where(self) -> str:
-        """The path with dots; empty for the whole."""
-        return ".".join(map(str, self.path))
 
 
 def misfits(error: ValidationError) -> list[Misfit]:

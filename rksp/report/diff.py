@@ -137,7 +137,6 @@ def _stored(file: Path) -> ScoreReport:
 
 
 def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[EffectReport]:
-    """Yield the effect of each difference on the old run, then of all; none without both runs."""
     if old.question is None or new.question is None:
         return
     before, after = figures_of(old.report), figures_of(new.report)

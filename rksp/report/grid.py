@@ -164,7 +164,6 @@ def word(value: object) -> str:
 
 
 def _varies(name: str, cells: Iterable[Record]) -> bool:
-    """Tell whether cells have two values of a setting, as they are printed."""
     values = [value for cell in cells if (value := cell.get(name)) is not None]
     if not values or (values.count(values[0]) == len(values) and len(set(map(type, values))) == 1):
         return False

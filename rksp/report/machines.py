@@ -274,7 +274,6 @@ def _rule(issue: Finding) -> dict[str, object]:
 
 
 def _markdown(text: str) -> str:
-    """Show a command as code, and escape what Markdown would read as markup."""
     if text.startswith("rksp explain"):
         return f"`{text}`"
     return "".join(f"\\{c}" if c in "\\`*_[]<>|~" else c for c in text)

@@ -75,7 +75,6 @@ def _blocks_do(spectra: SpectralProfile, seen: Collected) -> str:
 
 
 def _chosen(fitted: Fitted, count: int) -> Collection[int]:
-    """Return the positions of the blocks whose spectra are fitted, evenly from first to last."""
     if fitted == "none" or not count:
         return ()
     if fitted == "all" or count <= _SOME:

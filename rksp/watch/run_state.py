@@ -68,7 +68,6 @@ class RunState:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers, including those that checkpoints leave out."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 

@@ -42,8 +42,6 @@ _CHUNK = 1 << 20  # entries computed at once by one thread: 4 MB, near the cache
 
 @dataclass(slots=True)
 class _Parts:
-    """The terms of the sum that is a weight's gradient."""
-
     products: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     dense: Tensor | None = None
@@ -290,8 +288,6 @@ class _Product(Graph):
 
 
 class _LookUp(Graph):
-    """`weight[ids]`; the weight is not kept."""
-
     @staticmethod
     def forward(
         ctx: Any, anchor: Tensor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape
@@ -310,7 +306,6 @@ class _LookUp(Graph):
 
 
 def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
-    """Compute `x @ weight` for a weight that is loaded by ranges of rows, given its placeholder."""
     slot = next(slot for slot in stream.tall if slot.empty is empty)
     total = torch.zeros(len(x), empty.shape[1])
     for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():

@@ -355,7 +355,6 @@ def _note_all(
 
 @contextmanager
 def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
-    """Replace some parameters by real ones, wherever shared ones occur."""
     empty = dict(model.named_parameters())
     standins = {name: nn.Parameter(value) for name, value in real.items()}
     try:
@@ -366,7 +365,6 @@ def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
-    """Return the weights whose value is still unknown after recording."""
     known = {name for name, value in given.items() if not value.isnan().any()}
     known |= {name for name, steps in notebook.steps.items() if _is_filled(steps)}
     known -= notebook.unclear.keys()

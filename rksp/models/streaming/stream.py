@@ -214,7 +214,6 @@ class Stream:
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, begin: Begin) -> Tensor | None:
-        """Return the expert from a tape, if there is one."""
         return None if self._tape is None else self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, module: nn.Module, args: object, output: object) -> None:

@@ -157,8 +157,6 @@ def fill_buffers(model: nn.Module, weights: Weights) -> None:
 
 @dataclass(slots=True)
 class _Source:
-    """Where one weight comes from: its keys on disk by pattern, and its converter."""
-
     converter: Any | None = None
     first: str = ""  # the first weight that the converter yields; it names the others after it
     keys: dict[str, list[str]] = field(default_factory=dict)
@@ -224,7 +222,6 @@ class CheckpointWeights:
         check_finite({name: out}, str(self.folder))
 
     def _value(self, name: str, rows: slice | None = None) -> Tensor:
-        """Return a weight, or some of its rows."""
         source = self._sources[name]
         if source.converter is None:
             return self._read(source.first, rows)

@@ -101,7 +101,6 @@ class Account:
         self.tell(head, found)
 
     def _referring(self, found: CauseReport) -> CauseReport:
-        """Let a cause that is unknown refer to the last one that is known."""
         known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
         if found.cause != "unknown" or known is None:
             return found

@@ -90,8 +90,6 @@ class _Use(NamedTuple):
 
 
 class _Audit:
-    """The hooks of one audit."""
-
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.found: list[Defect] = []
@@ -312,7 +310,6 @@ def _is_table(module: nn.Module) -> bool:
 
 
 def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Return the type that rounds most."""
     return max((one.dtype for one in tensors), key=lambda kind: torch.finfo(kind).eps)
 
 

@@ -219,7 +219,6 @@ def _bad_weight(of: Evidence) -> CauseReport | None:
 
 
 def _script(of: Evidence) -> CauseReport | None:
-    """Compare what backward was called on with the model's own loss."""
     own, loss = of.targets.own, of.loss
     if not own or loss is None or not math.isfinite(loss / own) or len(of.ratios) < 3:
         return None
@@ -246,7 +245,6 @@ def _resumed(of: Evidence) -> CauseReport | None:
 
 
 def _start(of: Evidence) -> CauseReport | None:
-    """Name the weights whose initialization makes the first loss too high."""
     if "start_high" not in of.words:
         return None
     if of.has_loaded or not of.checks.was_fresh_now():
@@ -274,7 +272,6 @@ def _is_table(of: Evidence, p: nn.Parameter) -> bool:
 
 
 def _newest(of: Evidence) -> Change | None:
-    """Return the change of a setting that can have done it, the largest rate first."""
     changes = [one for one in of.settings.recent(of.step) if _worsens(one)]
     return min(changes, key=lambda one: one.name not in _CHANGED, default=None)
 
@@ -430,7 +427,6 @@ def _weight(of: Evidence) -> CauseReport | None:
 
 
 def _gradient(of: Evidence) -> CauseReport | None:
-    """Find a gradient of which one number is larger than all numbers of the model together."""
     grads = {n: local(p.grad) for n, p in of.kept.parameters.items() if p.grad is not None}
     sizes = {name: _size(grad) * math.sqrt(grad.numel()) for name, grad in grads.items()}
     for name, grad in grads.items():
@@ -459,7 +455,6 @@ def _size(tensor: Tensor) -> float:
 
 
 def _by_products(of: Evidence, one: Pass, called: nn.Module) -> CauseReport | None:
-    """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
     audit = partial(audited, of.kept.model, partial(_scaled, one, called, of.scale))
@@ -483,7 +478,6 @@ def _wrong(of: Evidence, first: Defect) -> CauseReport:
 
 
 def _changed_by_script(model: nn.Module, path: str) -> str | None:
-    """Say how a script changes what a module returns; None if it does not."""
     module = model.get_submodule(path)
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     hooks += (*module._backward_hooks.values(), *module._backward_pre_hooks.values())
@@ -568,5 +562,4 @@ def _too_far(
 
 
 def _rises(low: Sequence[float], high: Sequence[float], known: Sequence[int]) -> bool:
-    """Tell whether the loss of every known batch but one at most is higher, or no number."""
     return sum(not high[i] <= low[i] for i in known) >= max(len(known) - 1, 3)

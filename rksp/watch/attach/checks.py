@@ -310,7 +310,6 @@ class Checks:
             yield from self._once("one target", "labels", text)
 
     def _resting(self, groups: Sequence[Group]) -> Iterator[Finding]:
-        """Look for groups of an optimizer whose rate is 0, while others move."""
         sizes = [
             (group.rate, sum(p.numel() for p in group.params if p.grad is not None))
             for group in groups
@@ -354,7 +353,6 @@ class Checks:
             yield from self._once("unreached", "unreached", text, module=first, value=share)
 
     def _experts(self, left: set[str]) -> tuple[str, int, int] | None:
-        """Return the path of a list of experts of which most get no gradient."""
         for path, module in self.model.named_modules():
             if not isinstance(module, nn.ModuleList) or len(module) < 3:
                 continue
@@ -373,7 +371,6 @@ class Checks:
         return None
 
     def _covered(self) -> Iterator[Finding]:
-        """Compare what gets gradients with what the optimizers hold."""
         held = {id(p): p for p in parameters_of(*self.optimizers())}
         own = {id(p) for p in self.model.parameters()}
         got = {
@@ -408,14 +405,12 @@ class Checks:
         )
 
     def _left(self) -> int:
-        """Return how many of the sampled tensors hold gradients that are not zero."""
         if not self._sampled:
             self._sample()
         grads = [_dense(p.grad) for p in self._sampled[:4]]
         return sum(grad is not None and bool(grad.any()) for grad in grads)
 
     def _counted(self) -> float:
-        """Return how many steps the optimizers themselves have counted, as Adam does."""
         counts = [
             float(state["step"])
             for one in self.optimizers()

@@ -388,7 +388,6 @@ class Finder:
         self._handles.append(holder.register_forward_pre_hook(hook, with_kwargs=True))
 
     def _begin(self, args: _Args, kwargs: _Named) -> None:
-        """Begin a step with the first of its forward passes."""
         if self._phase is _Phase.READ and not self._is_searching:
             self._finish()  # an optimizer of the last step did not step this time
         if self.session is None or self._is_searching:
@@ -404,7 +403,6 @@ class Finder:
             self.session.begin_backward(loss)
 
     def _penalty(self, loss: Tensor) -> Tensor | None:
-        """Return what interventions add to what backward is called on."""
         if self.session is None or self._is_of_another() or loss.numel() != 1:
             return None
         return self.session.penalty(is_scaled=id(loss) == self._scaled[0])
@@ -435,7 +433,6 @@ class Finder:
             self._product = self._product + output.detach()
 
     def _is_of_another(self) -> bool:
-        """Tell whether a pass is of another model, or of a step that was already read."""
         is_off = self._is_called and self._phase is not _Phase.PASSES
         return is_off or self._is_searching
 
@@ -451,7 +448,6 @@ class Finder:
             self._read(1.0 if scale is None else float(scale))
 
     def _read(self, scale: float, limit: SupportsFloat | None = None) -> None:
-        """Read the gradients, once a step."""
         if self.session is None or self._phase is _Phase.READ:
             return
         if self._phase is _Phase.BETWEEN:
@@ -472,14 +468,12 @@ class Finder:
                 self._finish()
 
     def _finish(self) -> None:
-        """End a step whose weights have moved."""
         self._phase = _Phase.BETWEEN
         self._expected, self._stepped = self._stepped or self._expected, weakref.WeakSet()
         if self.session is not None:
             self.session.after_update()
 
     def _skip(self, optimizer: Optimizer) -> None:
-        """End a step that a loss scaler skipped because of an overflow."""
         if self._takes_part(optimizer):
             self._read(1.0)
             self._phase = _Phase.BETWEEN
@@ -508,7 +502,6 @@ def _run_new(module: nn.Module, known: set[int], args: _Args, kwargs: _Named) ->
 
 
 def _without_ours(state: _Named) -> _Named:
-    """Return the state of a module without the hooks of rksp; the state itself stays."""
     held = {n: part for n, part in state.items() if "_hooks" in n and isinstance(part, dict)}
     ours = {
         key
@@ -547,7 +540,6 @@ def _ids(optimizer: Optimizer) -> set[int]:
 
 
 def _holds_others(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer is a container of others, which take its steps."""
     held = (one if isinstance(one, list) else [one] for one in vars(optimizer).values())
     return any(isinstance(one, Optimizer) for part in held for one in part)
 

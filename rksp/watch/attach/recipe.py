@@ -26,22 +26,14 @@ _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What the first step shows of a run; None of what it does not show.
+    """What the first step shows of a run; None of what it does not show."""
 
-    Attributes:
-        examples, tokens: Examples of a forward pass, and tokens of each.
-        precision: Of its arithmetic.
-        passes: Backward passes of a step.
-        ranks: Processes that share a step.
-        limit: The norm to which the script clips.
-    """
-
-    examples: int | None = None
-    tokens: int | None = None
+    examples: int | None = None  # of a forward pass
+    tokens: int | None = None  # of each
     precision: str | None = None
-    passes: int = 1
+    passes: int = 1  # backward ones of a step
     ranks: int = 1
-    limit: float | None = None
+    limit: float | None = None  # the norm to which the script clips
 
 
 def sizes_of(inputs: object, model: nn.Module) -> Sizes:
@@ -119,7 +111,6 @@ def _schedule(optimizer: Optimizer) -> dict[str, object]:
 
 
 def _of_trainer(model: nn.Module) -> dict[str, object]:
-    """Return what the arguments of a Trainer of transformers say, if one trains the model."""
     trainers = sys.modules.get("transformers.trainer")
     for trainer in () if trainers is None else living(trainers.Trainer):
         if model in (trainer.model, getattr(trainer, "model_wrapped", None)):

@@ -372,7 +372,6 @@ class Session:
     # What is expected
 
     def _own(self) -> float | None:
-        """Return the model's own loss of the step, of all ranks that step together."""
         own = self.targets.own
         if self.ranks.are_shared:
             known = mean_over_ranks(float(own is not None))
@@ -380,7 +379,6 @@ class Session:
         return own
 
     def _expect(self, loss: float | None, own: float | None) -> Iterator[Finding]:
-        """Yield what is wrong by itself, and a loss that is not what it should be."""
         norm = None
         if self._limit is not None and (norms := gradient_norms(self._moment)):
             norm = math.sqrt(float(torch.stack(list(norms.values())).square().sum()))

@@ -57,7 +57,6 @@ class _Struck(Fault, ABC):
         self.path = found[int(self._draws[0] * len(found))]
 
     def _is_on(self, step: int) -> bool:
-        """Return whether the fault strikes at a step."""
         return step in self.steps
 
     @abstractmethod

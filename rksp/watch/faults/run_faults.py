@@ -96,7 +96,6 @@ class AuxOff(Fault):
 
 
 def _switches(module: nn.Module) -> list[Callable[[], None]]:
-    """Return functions that set the coefficients that a module reads to zero."""
     config: Any = getattr(module, "config", None)
     if hasattr(module, "aux_loss") and hasattr(config, "model_copy"):  # frozen and shared
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]

@@ -156,7 +156,6 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 def _distance(gradients: Sequence[Tensor], other: Repeat) -> float:
-    """Return the norm of the difference over the norm of the other; infinite if not finite."""
     pairs = zip(gradients, other.gradients, strict=True)
     apart = _norm([local(g).double() - local(o).double() for g, o in pairs])
     ratio = apart / max(_norm(other.gradients), 1e-30)

@@ -107,7 +107,6 @@ class UpdateBound:
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: object) -> None:
-        """Scale the updates of a step that was taken."""
         skipped = getattr(optimizer, "found_inf", None)  # GradScaler tells a fused optimizer
         if self._updates.moving and (skipped is None or float(skipped) == 0):
             self.steps += 1
@@ -127,7 +126,6 @@ class UpdateBound:
         self._look(matrices)
 
     def _bounds(self, optimizer: Optimizer) -> dict[nn.Parameter, float]:
-        """Return δ of every parameter that moved."""
         return {
             p: self.delta * _share_of_delta(group)
             for group in optimizer.param_groups
@@ -189,7 +187,6 @@ class UpdateBound:
 
 
 def _share_of_delta(group: Mapping[str, float]) -> float:
-    """Return what the schedule and the steps so far leave of δ."""
     steps = min(max(group[STEPS], _WHOLE), _LAST)
     rate = float(group["lr"]) / group[PEAK] if group[PEAK] > 0 else 1.0
     return math.sqrt(_WHOLE / steps) * rate

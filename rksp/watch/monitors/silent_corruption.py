@@ -145,7 +145,6 @@ class SilentCorruption(Monitor):
 
 
 def _log_rms(value: object) -> list[Tensor]:
-    """Return ln RMS of the first tensor, as a list that is empty without one."""
     tensor = first_tensor(value)
     return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]
 

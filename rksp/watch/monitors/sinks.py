@@ -230,7 +230,6 @@ class Trackio(Sink):
 
 
 def _first(alarms: Sequence[Alarm], seen: set[tuple[str, str, str]]) -> Iterator[Alarm]:
-    """Yield the first alarm of every quantity and severity, and note it as seen."""
     for alarm in alarms:
         key = (alarm.monitor, alarm.quantity, alarm.severity)
         if key not in seen:

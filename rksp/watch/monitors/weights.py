@@ -360,8 +360,6 @@ class UpdateRMS(Monitor):
 
 
 class _Adam(NamedTuple):
-    """What an Adam-like optimizer knows of a parameter."""
-
     mean: Tensor
     square: Tensor
     steps: float

@@ -112,7 +112,6 @@ def facts_of_loop() -> Mapping[str, Fact]:
 
 
 def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact]:
-    """Return what the objects of a training show."""
     config = getattr(model, "config", None)
     on_gpu = any(p.is_cuda for p in model.parameters())
     is_sharded = any(isinstance(p, DTensor) for p in model.parameters())

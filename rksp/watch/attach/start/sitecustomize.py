@@ -23,7 +23,6 @@ _LOOKS = 1.0  # seconds between two looks whether `rksp watch` was killed
 
 
 def _note(event: str) -> None:
-    """Leave a file that tells `rksp watch` what this process came to."""
     with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
         Path(_FOLDER, f"{os.getpid()}.{event}").touch()
 
