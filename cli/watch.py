@@ -191,6 +191,7 @@ def _log_of(folder: Path) -> Path | None:
 
 def _forecast(file: Path, folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
+    from rksp.documents.confirm import ForecastReport
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
     from rksp.question.question import Question
@@ -208,9 +209,8 @@ def _forecast(file: Path, folder: Path) -> None:
     source = replace(source, target=asked.model, start=start.elsewhere)
     question = Question.of(run, source)
     answer = Result(definite(question.known([MeasureOptions(evidence="config")])))
-    forecast = lines.Forecast(
+    forecast = ForecastReport(
         text=str(answer).splitlines(),
-        recipe=question.run.recipe.model_dump(mode="json", exclude_unset=True),
         verdict=answer.verdict,
         probability_failed=answer.probability_failed,
         rates=answer.rates(),

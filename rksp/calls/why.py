@@ -114,17 +114,11 @@ def _history(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """The model and the recipe of the runs, as far as they were given or stand beside the log.
+    """The model and the recipe of the runs, as far as they were given or stand beside the log."""
 
-    Attributes:
-        source: The model; None where nobody names one.
-        recipe: Fills in what the runs do not say.
-        told_by: What said the recipe, for people.
-    """
-
-    source: ModelSource | None = None
-    recipe: Recipe
-    told_by: str = ""
+    source: ModelSource | None = None  # where somebody names one
+    recipe: Recipe  # of what the runs do not say
+    told_by: str = ""  # what said the recipe, for people
 
     @property
     def name(self) -> str | None:

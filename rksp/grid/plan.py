@@ -25,7 +25,8 @@ from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.files import absent
-from rksp.ground.flags import flags_of
+from rksp.ground.flags import checked, flags_of
+from rksp.ground.model import Strict
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
@@ -262,30 +263,27 @@ def load_grid_file(path: Path) -> Document:
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
+class _Stated(Strict):
+    grid: object = None
+    zip: object = None
+    base: object = None
+    target: str | None = None
+    set: Mapping[str, object] | None = None
+    recipe: Mapping[str, object] | None = None
+    seed: object = None
+
+
 def _stated_base(document: Document) -> Base:
-    data = document.data
-    known = {"grid", "zip", "base", "target", "set", "recipe", "seed"}
-    unknown = set(data) - known
-    if unknown:
-        raise InputError(
-            f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
-            f"{', '.join(sorted(known))}."
-        )
-    for name, kind, noun in (
-        ("target", str, "a text"),
-        ("set", Mapping, "a mapping"),
-        ("recipe", Mapping, "a mapping"),
-    ):
-        if data.get(name) is not None and not isinstance(data[name], kind):
-            raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
-    run = data.get("base")
-    there = load_document(document.path.parent / str(run)) if run else None
+    known = {str(name): value for name, value in document.data.items()}
+    said = {name: f"{document.path}: {name!r}" for name in known}
+    stated = checked(_Stated, known, noun=f"grid in {document.path}", sources=said)
+    there = load_document(document.path.parent / str(stated.base)) if stated.base else None
     return Base(
-        target=data.get("target"),
-        overrides=data.get("set") or {},
-        recipe=data.get("recipe") or {},
+        target=stated.target,
+        overrides=stated.set or {},
+        recipe=stated.recipe or {},
         document=there,
-        seed=seed_of(data.get("seed") or 0),
+        seed=seed_of(stated.seed or 0),
     )
 
 

@@ -76,13 +76,7 @@ def _chosen(rows: Tensor) -> Tensor:
 
 
 class _Unread:
-    """A wide output that is not made yet: it is read once, some rows at a time.
-
-    Args:
-        name: Module path.
-        x: Input of the module, `[..., width]`.
-        out: Its output, `[..., columns]`.
-    """
+    """A wide output `[..., columns]` of an input x that is read once, some rows at a time."""
 
     def __init__(self, name: str, x: Tensor, out: Unmade) -> None:
         self.name, self.x, self.out = name, x.reshape(-1, x.shape[-1]), out
@@ -327,13 +321,7 @@ def _own_tokens(flat: Tensor, tokens: Tensor | None) -> Tensor | None:
 
 
 def _copied(part: Tensor, total: Tensor, own: Tensor) -> Tensor:
-    """Return the nats that the input tokens' own logits cost, `[rows]`, as in `ForwardStats`.
-
-    Args:
-        part: Logits, `[rows, classes]`.
-        total: Their log-sum-exp, `[rows]`.
-        own: The input token of each row, `[rows, 1]`.
-    """
+    """Return the nats that the input tokens' `own` logits cost, `[rows]`, as in `ForwardStats`."""
     share = (part.gather(1, own).squeeze(1) - total).double().exp()
     without = -torch.log1p(-share)
     if bool((most := share > _MOST).any()):  # the rest is round-off of the share

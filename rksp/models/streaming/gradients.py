@@ -119,17 +119,11 @@ _PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lent:
-    """A weight that is loaded for now.
-
-    Attributes:
-        key: Key of the weight.
-        value: The weight, or its placeholder if it is multiplied by ranges of rows.
-        begin: Loads it again; None for a weight that is loaded by ranges of rows.
-    """
+    """A weight that is loaded for now."""
 
     key: Key
-    value: Tensor
-    begin: Begin | None
+    value: Tensor  # its placeholder if it is multiplied by ranges of rows
+    begin: Begin | None  # loads it again; None if it is loaded by ranges of rows
 
 
 class Tape(TorchFunctionMode):

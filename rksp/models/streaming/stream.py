@@ -267,13 +267,7 @@ class Stream:
 
 
 def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
-    """Predict the peak of a pass; if memory is short, less is prepared ahead.
-
-    Args:
-        stream: A stream that was just rehearsed on one sequence.
-        sequences: Number of sequences of the pass.
-        entries: States times width of one block.
-    """
+    """Predict the peak of a pass, after a rehearsal; if memory is short, less is prepared ahead."""
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
     limit = free_memory() if stream.max_memory is None else stream.max_memory

@@ -21,17 +21,10 @@ _AFTER = 5  # steps after a known cause in which the loss jumps because of it
 
 
 class Account:
-    """Tells the alarms of a run, each trouble once, and counts them.
-
-    Args:
-        voice: Tells and notes them.
-
-    Attributes:
-        causes: What was found, in order.
-    """
+    """Tells the alarms of a run, each trouble once, and counts them."""
 
     def __init__(self, voice: Voice) -> None:
-        self.causes: list[CauseReport] = []
+        self.causes: list[CauseReport] = []  # in order
         self._voice = voice
         self._first: Alarm | None = None
         self._count = 0
@@ -68,14 +61,7 @@ class Account:
         loss_before: float | None,
         diagnose: Callable[[set[str]], CauseReport] | None,
     ) -> None:
-        """Print the first of a step's alarms, with its cause; the others are its consequences.
-
-        Args:
-            alarms: The alarms.
-            loss_before: What a jump of the loss is held against; its own baseline lies on a line
-                through older losses.
-            diagnose: Finds the cause of these quantities' alarms; None where none can be found.
-        """
+        """Print the first of a step's alarms, with its cause; the others are its consequences."""
         head = next((a for a in alarms if a.monitor == EXPECTED), None)
         head = head or next((a for a in alarms if a.monitor == "loss"), alarms[0])
         step, last = head.step, self.causes[-1] if self.causes else None
@@ -86,7 +72,7 @@ class Account:
         is_same = last is not None and step - last.step <= since
         if is_same or (is_open and not is_worse and head.monitor != EXPECTED):
             return
-        if head.quantity == "loss":
+        if head.quantity == "loss":  # whose baseline lies where a line through older ones does
             head = replace(head, baseline=loss_before)
         if diagnose is None or self._asked[head.quantity] >= _MOST + step // _PER_DIAGNOSIS:
             self.tell(head, None)
@@ -94,18 +80,15 @@ class Account:
         self._asked[head.quantity] += 1
         words = {alarm.quantity for alarm in alarms}
         words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
-        found = self._referring(diagnose(words))
+        found = diagnose(words)
+        known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
+        if found.cause == "unknown" and known is not None:
+            text = f"{found.text}; see step {known.step} ({known.cause})"
+            found = found.model_copy(update={"text": text})
         is_known = ("unknown", "") if last is None else (last.cause, last.module)
         if is_open and (found.cause, found.module) in (is_known, ("unknown", "")):
             return
         self.tell(head, found)
-
-    def _referring(self, found: CauseReport) -> CauseReport:
-        known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
-        if found.cause != "unknown" or known is None:
-            return found
-        text = f"{found.text}; see step {known.step} ({known.cause})"
-        return found.model_copy(update={"text": text})
 
     def __str__(self) -> str:
         """Say how many alarms there were and what caused them."""

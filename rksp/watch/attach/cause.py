@@ -536,13 +536,7 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
 def _too_far(
     before: Sequence[float], present: Sequence[float], quarter: Sequence[float]
 ) -> str | None:
-    """Tell whether the optimizer's own steps made the weights worse, on the same batches.
-
-    Args:
-        before: Losses with older weights; NaN where one is unknown.
-        present: Those with the present ones.
-        quarter: Those with weights a quarter of the way between.
-    """
+    """Tell whether the optimizer's own steps made the weights worse, on the same batches."""
     known = [i for i, loss in enumerate(before) if math.isfinite(loss)]
     if len(known) < 3:
         return None

@@ -55,28 +55,22 @@ class Ended(BaseModel):
     killed: str | None = None  # by what, as `rksp watch` saw
 
 
-class Forecast(ForecastReport):
-    """What `rksp score` said of the run, and of which recipe."""
-
-    probability_failed: float | None = None
-    recipe: dict[str, object]
-
-
-Line: TypeAlias = Began | Stepped | CauseReport | Stopped | Ended | Forecast
+Line: TypeAlias = Began | Stepped | CauseReport | Stopped | Ended | ForecastReport
 KINDS: dict[str, type[Line]] = {
     "run": Began,
     "step": Stepped,
     "cause": CauseReport,
     "stop": Stopped,
     "end": Ended,
-    "forecast": Forecast,
+    "forecast": ForecastReport,
 }
 
 
 def text_of(line: Line) -> str:
     """Return a line of a log, with its end."""
     kind = next(name for name, of in KINDS.items() if type(line) is of)
-    return text_of_record(kind, line.model_dump(exclude_unset=True, exclude_none=True))
+    known = line.model_dump(exclude_unset=True, exclude_none=kind == "step")
+    return text_of_record(kind, known)
 
 
 def line_of(entries: dict[str, Any]) -> Line | Reading | Alarm | None:

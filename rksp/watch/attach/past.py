@@ -50,13 +50,9 @@ class Past:
     def differs(
         self, loss: float, nothing: float, *, rates: Sequence[float], is_fresh: bool
     ) -> str:
-        """Say what the run after it lacks of it, should that not continue it.
+        """Say what a run after it that begins at this loss lacks of it, should it not continue it.
 
-        Args:
-            loss: The first one of the run after it.
-            nothing: The loss of weights that know nothing.
-            rates: Its newest learning rates.
-            is_fresh: Whether its optimizer began without a state.
+        Fresh weights have a loss of `nothing`, and `rates` are the newest of the run after it.
         """
         reasons, rate = [], max(rates, default=0.0)
         end = nothing if self.end is None else self.end
