@@ -14,7 +14,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_text
-from rksp.ground.model import misfits
 
 Model = TypeVar("Model")
 _LARGEST = 2_000_000  # bytes; ours are a tenth of it or less
@@ -68,10 +67,10 @@ class Artifact(Generic[Model]):
                 raise TypeError("the digest of the data is not a text")
             return self.build(stored)
         except ValidationError as error:
-            first = misfits(error)[0]
-            where = ".".join(map(str, first.path))
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
             raise ArtifactError(
-                f"The {self.noun} is damaged: {where}: {first.text:.200}."
+                f"The {self.noun} is damaged: {where}: {first['msg']:.200}."
             ) from None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"The {self.noun} is damaged: {error!r:.200}.") from error

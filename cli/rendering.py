@@ -20,7 +20,7 @@ from rksp.cli.mistakes import refuse_other
 from rksp.ground.budgets import reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import atomic_write, check_writable, read_limited
-from rksp.ground.model import definite, misfits
+from rksp.ground.model import definite
 from rksp.ground.text import one_line, printable, safe_strings, words
 from rksp.question.next_step import as_typed
 from rksp.recipe import Recipe
@@ -77,7 +77,7 @@ def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) 
     try:
         return schema_of(kind).model_validate_json(content)
     except ValidationError as error:
-        wrong = misfits(error)
+        errors = error.errors()
     version = document.get("schema_version")
     major, _, minor = version.partition(".") if isinstance(version, str) else (MAJOR, "", "")
     if major != MAJOR:
@@ -86,11 +86,12 @@ def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) 
             f"{MAJOR}.x is read; score it again with this version."
         )
     is_later = minor.isdecimal() and int(minor) > int(SCHEMA_VERSION.partition(".")[2])
-    if is_later and all(one.rule == "extra_forbidden" for one in wrong):
-        for *path, name in (one.path for one in wrong):
+    if is_later and all(one["type"] == "extra_forbidden" for one in errors):
+        for *path, name in (one["loc"] for one in errors):
             reduce(getitem, path, cast(Any, document)).pop(name, None)
         return _validated(file, json.dumps(document).encode(), document, kind)
-    where, said = ".".join(map(str, wrong[0].path)), wrong[0].text
+    where = ".".join(map(str, errors[0]["loc"]))
+    said = errors[0]["msg"].removeprefix("Value error, ")
     place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
     raise ArtifactError(f"{file} is not a report of this rksp.{place}")
 

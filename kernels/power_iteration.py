@@ -185,7 +185,6 @@ def _grouped(
     *,
     iterations: int | None = None,
 ) -> TopSingular:
-    """Compute `top_singular` with products of one of the two kinds."""
     if not weights:
         none = torch.empty(0)
         return TopSingular(

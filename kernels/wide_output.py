@@ -152,7 +152,6 @@ class UnmadeOutputs(TorchFunctionMode):
     """Inside, linear layers with many columns leave large products on a CPU unmade."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, or put off its product."""
         kwargs = kwargs or {}
         if func is F.linear and not kwargs and _is_wide(*args[:2]):
             states, weight, bias = (*args, None)[:3]

@@ -297,7 +297,8 @@ _TOLD = {
 
 def _told(story: Story) -> Iterator[str]:
     found = story.course
-    of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
+    losses = {name: getattr(found, name) for name in ("first", "ended", "level", "best")}
+    of = {n: short(x, 4) if math.isfinite(x) else "no number" for n, x in losses.items()}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
     name = "loss" if found.fate is Fate.OVERFIT else story.metric
     what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
@@ -313,10 +314,6 @@ def _told(story: Story) -> Iterator[str]:
         yield "The gradient norm was no number from the first record on."
     elif story.grad_norm is not None:
         yield "The gradient norm gave no warning."
-
-
-def _said(value: float) -> str:
-    return "no number" if not math.isfinite(value) else short(value, 4)
 
 
 def _step(value: float | None) -> str:

@@ -212,11 +212,7 @@ def _too_many(count: int, most: int) -> InputError:
 def _file(
     path: Path, samples: int | None, trainer: str | None
 ) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
-    """Read a sweep, a grid or a run file.
-
-    Returns:
-        The base, the blocks of axes, the notes, and the W&B sweep if it is one.
-    """
+    """Return the base, the blocks of axes, the notes, and the W&B sweep if the file is one."""
     from rksp.recipe_files.registry import matches_any, reader_for, recognize
 
     document = load_grid_file(path)
@@ -310,14 +306,14 @@ def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in grids]
 
 
-def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
+def _zip(zipped: object, path: Path) -> dict[str, Axis]:
     if zipped is None:
         return {}
-    lists = list(zipped.values()) if isinstance(zipped, Mapping) else []
+    named = zipped if isinstance(zipped, Mapping) else {}
+    lists = list(named.values())
     if not all(isinstance(part, list) for part in lists) or len(set(map(len, lists))) != 1:
         raise InputError(f"{path}: 'zip' must hold lists by name, all of the same length.")
-    names = tuple(str(name) for name in zipped)
-    return {"\0".join(names): Choice(values=tuple(zip(*zipped.values(), strict=True)))}
+    return {"\0".join(map(str, named)): Choice(values=tuple(zip(*lists, strict=True)))}
 
 
 def _points(

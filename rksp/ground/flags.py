@@ -12,7 +12,6 @@ from typing import TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.model import misfits
 
 _POWERS = {"k": "e3", "K": "e3", "M": "e6", "B": "e9"}  # the letters of `count`
 
@@ -169,20 +168,20 @@ def checked(
     try:
         return model.model_validate(dict(fields))
     except ValidationError as error:
-        first = misfits(error)[0]
-        name = str(first.path[0]) if first.path else ""
-        if first.rule == "extra_forbidden":
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "extra_forbidden":
             known = nearest(name, model.model_fields) or "."
             raise InputError(f"The {noun} has no field {name!r}{known}") from None
         said = (sources or {}).get(name) or f"{noun.capitalize()} field {name!r}"
-        wanted = first.text.replace("Input should", "it should")
-        if first.rule.startswith("byte_size"):
+        wanted = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        if first["type"].startswith("byte_size"):
             wanted = "it should be a size, such as 8GB"
         flag = flags_of(model).get(name)
         if flag is not None and flag.zero_is_off:
             wanted += f", and {flag.name} 0 switches it off"
         end = "" if wanted.endswith("?") else "."
-        raise InputError(f"{said} is {first.given!r}; {wanted}{end}") from None
+        raise InputError(f"{said} is {first['input']!r}; {wanted}{end}") from None
 
 
 def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 _Value = TypeVar("_Value")
 # Called with the work done, the total work in the same unit (0: unknown), and a label.
@@ -16,23 +16,6 @@ class Strict(BaseModel):
     """Base of frozen records: no field that the class does not know, no silent change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Misfit(NamedTuple):
-    """What is wrong with a value that a model was given: where, which rule it breaks, in words."""
-
-    path: tuple[int | str, ...]
-    rule: str
-    text: str
-    given: object
-
-
-def misfits(error: ValidationError) -> list[Misfit]:
-    """Return what is wrong, in the order of the fields."""
-    return [
-        Misfit(one["loc"], one["type"], one["msg"].removeprefix("Value error, "), one["input"])
-        for one in error.errors(include_url=False)
-    ]
 
 
 class Finite(Strict):

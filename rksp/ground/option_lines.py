@@ -10,7 +10,6 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from rksp.ground.errors import InputError, nearest
-from rksp.ground.model import misfits
 
 T = TypeVar("T")
 
@@ -111,7 +110,7 @@ def _parsed(value: object, kind: Any, where: str) -> object:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        reason = misfits(error)[0].text.lower()
+        reason = error.errors()[0]["msg"].lower()
         raise InputError(f"{where}={value!r} cannot be used: {reason}.") from None
 
 

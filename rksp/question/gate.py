@@ -205,15 +205,16 @@ def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
     risk, rate, launch = deciding(report).risk, report.recipe.learning_rate, _launch(report)
     write = " --write" if report.next_command.startswith("rksp fix ") else ""
-    numbers = {n: risk.number(n) for n in ("probability_failed", "start_here", "likely_edge")}
-    first, ceiling = numbers["start_here"], risk.number("do_not_exceed")
+    first, ceiling = risk.number("start_here"), risk.number("do_not_exceed")
     why = next((one.message for one in issues(report)), report.verdict)
     if launch == "unknown" and rate is None:
         why = f"No learning rate was given{f'; start at {short(first, 2)}' if first else ''}."
     elif launch == "yes":
         why = f"{words.answer(report, risk)}."
     summary = SummaryReport(
-        **numbers,
+        probability_failed=risk.number("probability_failed"),
+        start_here=first,
+        likely_edge=risk.number("likely_edge"),
         launch=launch,
         learning_rate=rate,
         why=why[:_LONGEST],

@@ -47,6 +47,7 @@ _NOT_SETTINGS = words(
     "position model reasons findings failure message verdict start_here start_excess start_failed "
     "do_not_exceed expected_excess lever lever_factor"
 )
+_ANSWERED = ("probability_", "likely_")
 
 
 def grid_report(
@@ -123,7 +124,8 @@ class Settings:
     def __init__(self, report: GridReport) -> None:
         cells = [*report.cells, *report.hidden]
         known: set[str] = set().union(*(cell.columns for cell in cells))
-        told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
+        answers = {n for n in known if n in _NOT_SETTINGS or n.startswith(_ANSWERED)}
+        told = [n for n in known - answers if n in report.axes or n[:4] != "set."]
         varied = [name for name in told if _varies(name, cells)]
         fields = {name: canonical(name)[1] for name in varied}
         own = [name for name in varied if fields[name] == name or fields[name] not in known]
@@ -172,10 +174,6 @@ def _varies(name: str, cells: Iterable[Record]) -> bool:
         (type(value) is not type(first) or value != first) and str(value) != str(first)
         for value in values
     )
-
-
-def _is_setting(name: str) -> bool:
-    return name not in _NOT_SETTINGS and not name.startswith(("probability_", "likely_"))
 
 
 def blocks(report: GridReport) -> list[page.Block]:

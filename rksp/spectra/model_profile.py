@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rksp.documents.shown import Collected
 from rksp.documents.spectrum import VARIANTS, SpectralProfile
@@ -153,5 +153,5 @@ def profile(
             notes = (*notes, _blocks_do(fitted_ones, seen))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
-        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
-        return Profile(**found | {"notes": notes, "spectra": fitted_ones})
+        found = {one.name: getattr(seen, one.name) for one in fields(seen)}
+        return Profile(**{**found, "notes": notes, "spectra": fitted_ones})

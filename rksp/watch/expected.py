@@ -121,7 +121,6 @@ class Reference:
         return 1.0 if self.spread is None else self.spread
 
     def __str__(self) -> str:
-        """Say what a model that knows nothing has."""
         if self.spread is not None:
             return f"the mean of the targets as every answer gives {self.spread:.3g}"
         return f"a model that knows nothing has {self.nothing:.3g} (ln {self.classes})"

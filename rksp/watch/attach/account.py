@@ -91,7 +91,6 @@ class Account:
         self.tell(head, found)
 
     def __str__(self) -> str:
-        """Say how many alarms there were and what caused them."""
         if self._first is None:
             return "no alarm"
         known = {one.cause: one.step for one in self.causes[::-1] if one.cause != "unknown"}

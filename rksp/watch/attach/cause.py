@@ -128,7 +128,6 @@ def diagnose(of: Evidence) -> CauseReport:
 
 
 def _not_finite(of: Evidence) -> CauseReport | None:
-    """Trace a number that is not finite: to a weight, to the script, to an operation."""
     is_bad = of.loss is not None and not math.isfinite(of.loss)
     if not is_bad and not any("finite" in word or "overflow" in word for word in of.words):
         return None
@@ -186,7 +185,6 @@ def _of_operation(of: Evidence, bad: Operation) -> CauseReport | None:
 
 
 def _bad_weight(of: Evidence) -> CauseReport | None:
-    """Find a weight that is not finite, and what made it so."""
     states = {p: state for one in of.optimizers for p, state in one.state.items()}
     own_eps = {p: group.eps for group in groups_of(*of.optimizers) for p in group.params}
     bad = [(n, p) for n, p in of.kept.parameters.items() if not bool(local(p).isfinite().all())]
@@ -250,8 +248,9 @@ def _start(of: Evidence) -> CauseReport | None:
     if of.has_loaded or not of.checks.was_fresh_now():
         text = "weights or a state were loaded, and they do not fit these data"
         return of.report("state", f"{text}: was the right checkpoint loaded?")
+    tables = {m.weight for m in of.kept.model.modules() if isinstance(m, nn.Embedding)}
     sizes = {
-        n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))
+        n: float(local(p).float().std()) * (1 if p in tables else math.sqrt(p[0].numel()))
         for n, p in of.kept.parameters.items()
         if p.dim() > 1 and p.numel() > _FEWEST
     }
@@ -265,10 +264,6 @@ def _start(of: Evidence) -> CauseReport | None:
         f"{std:.3g}; 0.02 or 1/√inputs is usual"
     )
     return of.report("initialization", text, name)
-
-
-def _is_table(of: Evidence, p: nn.Parameter) -> bool:
-    return any(isinstance(m, nn.Embedding) and m.weight is p for m in of.kept.model.modules())
 
 
 def _newest(of: Evidence) -> Change | None:
@@ -328,7 +323,6 @@ def _losses_at(of: Evidence, share: float, steps: Sequence[Step], called: nn.Mod
 
 
 def _repeated(of: Evidence) -> CauseReport | None:
-    """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
     called, number = of.called, of.step
     if called is None or not steps:
@@ -387,7 +381,6 @@ def _slow(of: Evidence) -> CauseReport | None:
 
 
 def _lengths(of: Evidence) -> CauseReport | None:
-    """Tell whether steps of another length would learn what those of the run do not."""
     first, last = of.checks.first_length, of.checks.length
     if of.called is None or of.has_learned or not of.words & (UNBEGUN | _TOO_LONG):
         return None
@@ -506,7 +499,6 @@ def _passing(of: Evidence, last: Step, called: nn.Module, repeated: float) -> Ca
 
 
 def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
-    """Find batches whose loss, under the same weights, is unlike that of their neighbors."""
     known = [loss for loss in losses if math.isfinite(loss)]
     if len(known) < 5 or len(known) < len(losses) / 2:
         return None
@@ -536,7 +528,6 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
 def _too_far(
     before: Sequence[float], present: Sequence[float], quarter: Sequence[float]
 ) -> str | None:
-    """Tell whether the optimizer's own steps made the weights worse, on the same batches."""
     known = [i for i, loss in enumerate(before) if math.isfinite(loss)]
     if len(known) < 3:
         return None

@@ -443,7 +443,6 @@ class Checks:
             self.written_at = self.step
 
     def _sample(self, *, of_gradients: bool = False) -> Tensor:
-        """Return entries of the trained tensors, or of their gradients, as float32."""
         if not self._sampled:
             trained: list[Tensor] = [
                 p for p in self.model.parameters() if p.requires_grad and local(p).numel()

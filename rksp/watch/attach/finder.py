@@ -39,6 +39,7 @@ _T = TypeVar("_T")
 _Args: TypeAlias = tuple[object, ...]
 _Named: TypeAlias = dict[str, object]
 _Outputs: TypeAlias = Tensor | Sequence[Tensor]
+_Call: TypeAlias = Callable[..., _T]
 _MOST_PASSES = 10_000  # backward passes without a step of an optimizer
 
 
@@ -206,7 +207,7 @@ class Finder:
             self._guarded(_run_new, module, known, args, kwargs)
 
     def _around_backward(
-        self, backward: Callable[..., None], tensors: _Outputs, *args: object, **kw: object
+        self, backward: _Call[None], tensors: _Outputs, *args: object, **kw: object
     ) -> None:
         whole = tensors
         if not self._depth and isinstance(tensors, Tensor):
@@ -219,11 +220,11 @@ class Finder:
         finally:
             self._depth -= 1
         if not self._depth:
-            weights = kw.get("grad_tensors", args[0] if args else None)
+            weights = _given("grad_tensors", 0, args, kw)
             self._guarded(self._after_backward, tensors, weights)
 
     def _around_grad(
-        self, grad: Callable[..., _T], outputs: object, inputs: object, *args: object, **kw: object
+        self, grad: _Call[_T], outputs: object, inputs: object, *args: object, **kw: object
     ) -> _T:
         if isinstance(inputs, Iterator):  # of parameters, which torch would use up
             inputs = tuple(inputs)
@@ -231,35 +232,33 @@ class Finder:
         parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
         is_of_weights = any(isinstance(one, nn.Parameter) for one in parts)
         if is_of_weights and isinstance(outputs, Tensor) and not self._depth:
-            weights = kw.get("grad_outputs", args[0] if args else None)
+            weights = _given("grad_outputs", 0, args, kw)
             self._guarded(self._differentiated, outputs, weights)
         return found
 
-    def _around_reduction(
-        self, reduce: Callable[..., object], module: nn.Module, *args: object
-    ) -> object:
+    def _around_reduction(self, reduce: _Call[object], module: nn.Module, *args: object) -> object:
         """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
         reduced = reduce(module, *args)
         if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
             return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
         return reduced
 
-    def _around_clip(self, clip: Callable[..., _T], *args: object, **kwargs: object) -> _T:
-        limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
+    def _around_clip(self, clip: _Call[_T], *args: object, **kwargs: object) -> _T:
+        limit = _given("max_norm", 1, args, kwargs)
         is_norm = clip.__name__ != "clip_grad_value_"
         known = limit if is_norm and isinstance(limit, SupportsFloat) else None
         self._guarded(self._read, 1.0, known)
         return clip(*args, **kwargs)
 
     def _around_making(
-        self, make: Callable[..., None], optimizer: Optimizer, *args: object, **kw: object
+        self, make: _Call[None], optimizer: Optimizer, *args: object, **kw: object
     ) -> None:
         self._guarded(self._look_again)
         self._made.append(weakref.ref(optimizer))
         make(optimizer, *args, **kw)
 
     def _around_loading(
-        self, load: Callable[..., _T], owner: object, *args: object, **kwargs: object
+        self, load: _Call[_T], owner: object, *args: object, **kwargs: object
     ) -> _T:
         kind = "optimizer" if isinstance(owner, Optimizer) else "model"
         self._loaded.setdefault(kind, "")
@@ -269,10 +268,10 @@ class Finder:
         return done
 
     def _around_scale(
-        self, scale: Callable[..., _T], scaler: GradScaler, *args: object, **kwargs: object
+        self, scale: _Call[_T], scaler: GradScaler, *args: object, **kwargs: object
     ) -> _T:
         scaled = scale(scaler, *args, **kwargs)
-        outputs = kwargs.get("outputs", args[0] if args else None)
+        outputs = _given("outputs", 0, args, kwargs)
         if isinstance(outputs, Tensor):
             self._scaled = (id(scaled), outputs.detach())
         if self.session is not None:
@@ -280,15 +279,15 @@ class Finder:
         return scaled
 
     def _around_scaled_step(
-        self, step: Callable[..., _T], scaler: object, which: Optimizer, *args: object, **kw: object
+        self, step: _Call[_T], scaler: object, optimizer: Optimizer, *args: object, **kw: object
     ) -> _T:
         before = len(self._stepped)
-        done = step(scaler, which, *args, **kw)
+        done = step(scaler, optimizer, *args, **kw)
         if self._phase is not _Phase.BETWEEN and len(self._stepped) == before:
-            self._guarded(self._skip, which)
+            self._guarded(self._skip, optimizer)
         return done
 
-    def _around_stubs(self, stubs: Callable[[nn.Module], _T], module: nn.Module) -> _T:
+    def _around_stubs(self, stubs: _Call[_T], module: nn.Module) -> _T:
         """Leave our hooks out of a module that `torch.jit.script` compiles."""
         held = vars(module).copy()
         vars(module).update(_without_ours(held))
@@ -306,7 +305,7 @@ class Finder:
             self._guarded(self._refuse, "an optimizer steps inside of a backward pass")
             return None
         self._is_searching = False
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = _given("closure", 1, args, kwargs)
         if not callable(closure):
             self._guarded(self._before_update, optimizer)
             return None
@@ -324,7 +323,7 @@ class Finder:
             self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
-    def _wrap(self, owner: object, name: str, around: Callable[..., object]) -> None:
+    def _wrap(self, owner: object, name: str, around: _Call[object]) -> None:
         """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
         original = getattr(owner, name, None)
         if original is None:  # an older torch
@@ -491,6 +490,10 @@ class Finder:
             if self._known[optimizer] and optimizer not in self.session.optimizers:
                 self.session.optimizers.append(optimizer)
         return self._known[optimizer]
+
+
+def _given(name: str, place: int, args: _Args, kwargs: _Named) -> object:
+    return kwargs.get(name, args[place] if len(args) > place else None)
 
 
 def _run_new(module: nn.Module, known: set[int], args: _Args, kwargs: _Named) -> None:

@@ -455,11 +455,7 @@ class Session:
     # What is said
 
     def _hear(self, heard: Sequence[Alarm], found: Sequence[Finding], *, has_moved: bool) -> None:
-        """Say what the last phase raised, and do what it is to set off.
-
-        Raises:
-            SystemExit: An alarm is to stop the run.
-        """
+        """Say what the last phase raised, and do what it is to set off: `SystemExit` is raised."""
         self._beside.heard = []
         own = [self._alarm_of(one) for one in found]
         if self.ranks.are_shared:

@@ -26,7 +26,6 @@ class Change:
     now: object
 
     def __str__(self) -> str:
-        """Say what changed."""
         before, now = self.before, self.now
         if self.name == "learning rate" and isinstance(now, float) and isinstance(before, float):
             return f"the learning rate × {now / before:.3g} at step {self.step}"

@@ -324,14 +324,10 @@ def _aligned(given: Sequence[Tensor], targets: np.ndarray) -> tuple[Tensor, np.n
 
     A model that computes its own loss is given the targets too, and not by a name that says so:
     what equals them is them, if something else is of their length.
-
-    Args:
-        given: Inputs of whole numbers; a decoder's words come behind those of its encoder.
-        targets: `[rows]`.
     """
     found = [
         (words, part.flatten().cpu().numpy())
-        for words in reversed(given)
+        for words in reversed(given)  # a decoder's come behind those of its encoder
         for part in (words, words[:, :-1])  # a model may shift by itself
         if part.numel() == len(targets)
     ]

@@ -130,7 +130,6 @@ class RepeatStep(Intervention):
         self._norms: deque[float] = deque(maxlen=_WINDOW)
 
     def before_update(self, moment: Moment) -> None:
-        """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
         norm = _norm([definite(p.grad) for p in params])
         usual = statistics.median(self._norms) if len(self._norms) >= MIN_SAMPLES else math.inf

@@ -227,11 +227,8 @@ def _largest_ratio(beta1: float, beta2: float) -> float:
 
 def decay_of(part: Optimizer, group: Mapping[str, Any]) -> float:
     """Return the share of itself that a step of Adam or AdamW takes from a weight."""
-    return float(group["lr"]) * group["weight_decay"] if _decays_apart(part, group) else 0.0
-
-
-def _decays_apart(part: Optimizer, group: Mapping[str, object]) -> bool:
-    return isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    is_apart = isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    return float(group["lr"]) * group["weight_decay"] if is_apart else 0.0
 
 
 def told_of(name: str, scaled: Counter[str], steps: int) -> str:

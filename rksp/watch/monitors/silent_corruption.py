@@ -83,7 +83,6 @@ class SilentCorruption(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Gather the gains and, at their cadence, the checksums of all ranks."""
         readings = []
         for path, gains in zip(self._blocks, self._gathered_gains(), strict=True):
             found = self._outlier(path, gains)

@@ -287,8 +287,6 @@ def _trim(entries: list[float] | list[Action], keep: int | None) -> None:
 
 
 class _Passes:
-    """The forward and backward passes of one step, as often as they are asked for."""
-
     def __init__(
         self,
         moment: Moment,
