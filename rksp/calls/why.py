@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -126,7 +125,7 @@ class _Question:
         return None if self.source is None else self.source.target
 
     @classmethod
-    def of(cls, story: Story | None, target: object, recipe: Any) -> _Question:
+    def of(cls, story: Story | None, target: object, recipe: object) -> _Question:
         """Return the question as it was given, or of one run as it stands beside its log."""
         if isinstance(recipe, str | os.PathLike):
             run = Run.read(str(getattr(target, "target", target or "")), {}, file=Path(recipe))
@@ -138,7 +137,7 @@ class _Question:
         fields = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
         check_kind("recipe", fields, Mapping | None, "a Recipe, a mapping of its fields, or a path")
         if target is not None or fields:
-            known: Mapping[str, Any] = fields or {}
+            known = fields if isinstance(fields, Mapping) else {}
             asked = Run.typed(str(getattr(target, "target", target or "")), known)
             return cls._of_run(asked, "given", target)
         found = None if story is None else next(_beside(story), None)

@@ -306,10 +306,10 @@ class GridStore:
             ArtifactError: The file is damaged.
         """
         try:
-            found = json.loads(self._meta(name) or "{}")
+            found = safe_strings(json.loads(self._meta(name) or "{}"))
         except ValueError as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
-        return safe_strings(found) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
 
     def profiles(self) -> list[float]:
         """Return the seconds of every profile."""

@@ -85,15 +85,16 @@ def _sane_rate(value: object) -> object:
     return value
 
 
-def _entries(value: object) -> Any:
+def _entries(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
-def _ramp(value: object) -> Any:
+def _ramp(value: object) -> object:
     if isinstance(value, str):
-        return tuple(tuple(part.split(":", 1)) for part in _entries(value))
+        parts = (part.strip() for part in value.split(",") if part.strip())
+        return tuple(tuple(part.split(":", 1)) for part in parts)
     return () if value is None else value
 
 

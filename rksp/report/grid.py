@@ -259,7 +259,7 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
             rows.append([page.Code(model), _no_setting(model, everything), page.MISSING, ""])
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = _odds(*(page.written(cell.get(name), page.PERCENT) for name in _CHANCE))
+            odds = _odds(*(page.written(getattr(cell, name), page.PERCENT) for name in _CHANCE))
             rows.append([page.Code(model), setting(cell), odds, told])
     head = ("Model", "Setting", "P(failed)", "Findings")
     return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)

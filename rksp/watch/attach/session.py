@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -109,7 +110,7 @@ class Session:
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
         self.crash: BaseException | None = None  # that ended the run, where it is known
-        self.scaler: Any = None  # of the loss, once the script uses one
+        self.scaler: GradScaler | None = None  # of the loss, once the script uses one
         self._passes = 0
         self._is_closed = self._is_looking = False
         self._process = os.getpid()
@@ -272,10 +273,10 @@ class Session:
         if self.responds:  # a rollback may be what ends the overflows
             self.after_update()
         elif self._skipped == _SKIPS:
+            scale = definite(self.scaler).get_scale()
             text = (
-                f"the loss scaler left out each of {_SKIPS} steps (its scale is "
-                f"{self.scaler.get_scale():.3g}): the gradients overflow; lower its first scale, "
-                "or look for what is not finite"
+                f"the loss scaler left out each of {_SKIPS} steps (its scale is {scale:.3g}): the "
+                "gradients overflow; lower its first scale, or look for what is not finite"
             )
             found = Finding(name="skipped", cause="precision", text=text, is_critical=True)
             self._hear([], [found], has_moved=False)
@@ -297,7 +298,7 @@ class Session:
         if self.voice.is_time():
             self._say_where_it_is()
 
-    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+    def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
         with suppress(Exception):  # modules may be gone by now
             self.close()
 
