@@ -251,7 +251,7 @@ def load_grid_file(path: Path) -> Document:
     """
     if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml", ".py"):
         return load_document(path)
-    syntax, data, lines = parse_file(path)
+    syntax, data, lines, *_ = parse_file(path)
     if isinstance(data, list):
         return Document(path=path, syntax=syntax, data={"grid": data})
     if not isinstance(data, Mapping):
