@@ -376,9 +376,7 @@ class _Group:
             )
             yield _parameter(name, Annotated[annotation, option], default)
 
-    def read(
-        self, values: dict[str, object], context: typer.Context
-    ) -> BaseModel | Given[BaseModel]:
+    def read(self, values: dict[str, Any], context: typer.Context) -> BaseModel | Given[BaseModel]:
         """Take the model's values out of those of the command."""
         found, sources = {}, {}
         for name, flag in self.flags():

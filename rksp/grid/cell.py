@@ -219,9 +219,9 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 
         document = replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
-        if "warmup_steps" in fields:
+        if (warmup := fields.get("warmup_steps")) is not None:
             run = fields.get("max_steps", plain.field("max_steps").value)
-            fields |= {"warmup_steps": in_steps(fields["warmup_steps"], run)}
+            fields |= {"warmup_steps": in_steps(warmup, run)}
         read = read_document(
             definite(document), devices=base.devices, trainer=base.trainer, given=fields
         )

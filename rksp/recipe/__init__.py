@@ -352,9 +352,9 @@ class Recipe(Finite):
             if field in known:
                 raise InputError(f"The recipe names {field} twice; leave out {name!r}.")
             known[field] = value
-        if "warmup_steps" in known:
+        if (warmup := known.get("warmup_steps")) is not None:
             run = known.get("max_steps", cls.model_fields["max_steps"].default)
-            known |= {"warmup_steps": in_steps(known["warmup_steps"], run)}
+            known |= {"warmup_steps": in_steps(warmup, run)}
         return checked(cls, known, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
@@ -471,11 +471,11 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
 def fields_of(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """Return the fields of a recipe that an optimizer of torch shows in its first group."""
     group, spec = next(groups_of(optimizer)), optimizer_of_class(type(optimizer))
-    beta1, beta2 = map(float, group.betas) if group.betas else (None, None)
+    betas = group.betas or (None, None)
     fields = {
         "optimizer": None if spec is None else spec.name,
-        "adam_beta1": beta1,
-        "adam_beta2": beta2,
+        "adam_beta1": betas[0],
+        "adam_beta2": betas[1],
         "weight_decay": group.weight_decay,
         "momentum": group.momentum,
     }

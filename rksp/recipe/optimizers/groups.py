@@ -35,7 +35,7 @@ def groups_of(*optimizers: Optimizer) -> Iterator[Group]:
             initial=None if initial is None else float(initial),
             weight_decay=_number(held.get("weight_decay")),
             momentum=_number(held.get("momentum")),
-            betas=(betas[0], betas[1]) if isinstance(betas, tuple | list) else None,
+            betas=None if betas is None else (float(betas[0]), float(betas[1])),
             eps=_number(held.get("eps")),
             is_fused=bool(held.get("fused")),
         )

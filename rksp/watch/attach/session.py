@@ -308,18 +308,12 @@ class Session:
             return
         self._is_closed = True
         self._pulse.close()
-        crash = self.crash or getattr(sys, "last_value", None)
+        error = self.crash or getattr(sys, "last_value", None)
+        crash, silent = error and summary(error), self.watch.silent
         seconds = round(time.monotonic() - self._began, 3)
-        self.voice.note(
-            Ended(
-                steps=self._ended,
-                seconds=seconds,
-                silent=self.watch.silent,
-                crash=crash and summary(crash),
-            )
-        )
+        self.voice.note(Ended(steps=self._ended, seconds=seconds, silent=silent, crash=crash))
         if self.voice.is_heard and self.step >= 0:
-            self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
+            self.voice.leave("end", self._epilogue(seconds, crash))
         self._beside.close()
         for handle in self._lowered:
             handle.remove()
@@ -545,17 +539,16 @@ class Session:
         self._account.tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
-        self.voice.note(
-            Stepped(
-                step=self.step,
-                loss=self._loss,
-                own=self.targets.own,
-                rate=highest_rate(*self.optimizers),
-                seconds=round(seconds, 5),
-                targets=self.targets.rows,
-                clip=self._limit,
-            )
+        seen = Stepped(
+            step=self.step,
+            loss=self._loss,
+            own=self.targets.own,
+            rate=highest_rate(*self.optimizers),
+            seconds=round(seconds, 5),
+            targets=self.targets.rows,
+            clip=self._limit,
         )
+        self.voice.note(seen)
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
         first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
