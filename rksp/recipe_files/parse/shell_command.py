@@ -59,6 +59,8 @@ def command_of(words: list[Word]) -> CommandLine:
     lines: dict[str, int] = {}
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
+    launcher = {flag: value[0] if isinstance(value, list) else value
+                for flag, value in launcher.items()}  # fmt: skip
     read = [Word(ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
     _take_flags(words[at + 1 :] + read, data, lines)
     said = [_CONFIG.sub("", text) for text in texts[at:]] if at >= 0 else []
