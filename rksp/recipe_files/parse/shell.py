@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 from rksp.recipe_files.parse.python_values import literal
-from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of, weight
+from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of, only_uses, weight
 from rksp.recipe_files.parse.shell_tests import Block, decided
 from rksp.recipe_files.parse.shell_words import (
     ASSIGNMENT,
@@ -276,11 +276,17 @@ class _Script:
         if not words or first in _SAYING or first.startswith("(("):
             return
         variables.maps.insert(0, dict(own) if first in ("bash", "sh") else {})
-        found = None if self._starts_inner(words) else command_of(_expand(words, variables))
+        found = None if self._starts_inner(words) else self._command(words)
         if found is not None and any(weight(found)):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
         variables.maps.pop(0)
+
+    def _command(self, words: list[Word]) -> CommandLine | None:
+        """Read a command that may train; a line that begins with an option starts nothing."""
+        words = _expand(words, self.variables)
+        found = None if words and is_flag(words[0]) else command_of(words)
+        return None if found is not None and only_uses(found) else found
 
     def _starts_inner(self, words: list[Word]) -> bool:
         """Follow `bash -c TEXT` or `bash FILE ARGUMENTS`; tell whether a command is either."""

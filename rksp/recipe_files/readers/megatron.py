@@ -139,6 +139,9 @@ def _fall(draft: Draft) -> None:
         convert.put_decay_until(draft, counted[0], counted[1])
 
 
+_OWN_KINDS = ("bert", "t5", "retro", "vision", "vlm", "mamba")
+
+
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
         draft.names_weights = True
@@ -160,7 +163,8 @@ def _model(draft: Draft) -> None:
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
     kinds = f"{program} {draft.word('tokenizer_type')}"
-    if any(word in kinds for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
+    has_two = draft.number("num_decoder_layers", "decoder_num_layers") is not None
+    if has_two or any(word in kinds for word in _OWN_KINDS):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     rate = draft.amount("decoupled_lr")

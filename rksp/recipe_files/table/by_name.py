@@ -316,7 +316,9 @@ def _length(draft: Draft, names: Names) -> None:
             text = "prompt and answer" if prompt is not None else "the answer alone"
             draft.put("sequence_length", int(sum(p.value for p in parts)), *parts, text=text)
             return
-    found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
+    is_rl = draft.value("objective") in REINFORCED  # whose blocks are those of an answer
+    words = [one for one in spelt("sequence_length", "tokens") if not is_rl or one != "block_size"]
+    found = _first(draft, names, "sequence_length", words)
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
     elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):

@@ -64,7 +64,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _resized(draft, weights)
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
-    types = [] if is_tuned else [*named, *texts(names.find(spelt("model", "type")))]
+    is_own = is_tuned or draft.document.syntax == "shell"  # a program's own word may be a type
+    types = [] if is_own else [*named, *texts(names.find(spelt("model", "type")))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if is_type(one.value) and not has_path:
