@@ -150,6 +150,8 @@ def read_document(
             is_named = trainer is not None or document.syntax == "shell"
             is_own &= is_named or reader.name != "hugging-face"
             is_believed = draft.explains_a_third or is_own
+            if reader.name == "nanogpt" and document.syntax == "shell":  # it refuses other options
+                is_believed &= not any(unread(draft, reader.name, reader.known))
             by_name.complete(draft)
             is_own_objective = knows_objective and reader.name != "hugging-face"
             is_foreign = not is_own_objective and draft.value("objective") in REINFORCED

@@ -384,10 +384,15 @@ def _steps(draft: Draft, names: Names) -> None:
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
-        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        spellings = [
+            one for one in spelt("max_steps", unit) if not is_rl or one not in _OF_ROLLOUTS
+        ]
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
+
+
+_OF_ROLLOUTS = ("n_steps", "iterations")
 
 
 def _warmup(draft: Draft, names: Names) -> None:

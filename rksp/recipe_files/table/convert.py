@@ -40,6 +40,8 @@ def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
+    else:
+        draft.stands_elsewhere(name, keys)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:

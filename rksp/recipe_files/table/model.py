@@ -175,12 +175,12 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     kind, said = _kind_said(data, call)
-    is_own = draft.document.syntax == "python" and used["hidden_size"] != "n_embd"
+    is_own = draft.document.syntax in ("python", "shell") and used["hidden_size"] != "n_embd"
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(said.lower())
     )
     if is_own and not is_type(call):
-        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        draft.no_target("its model is a class of the program's own; name a TARGET.")
     elif differs := _differs(draft.document, data, prefix):
         draft.no_target(differs)
     elif not kind and is_other:
@@ -224,7 +224,9 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
 def _kind_said(data: Section, call: str) -> tuple[str, str]:
     """Return the type of transformers that a section names, if any, and its own word for it."""
     known = {plain(str(name)): one for name, one in data.items()}
-    said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
+    said = str(
+        next((known[one] for one in ("model_type", "type", "arch", "model") if known.get(one)), "")
+    )
     listed = known.get("architectures")
     names = listed if isinstance(listed, list) else []
     classes = [_CLASS.sub("", str(name)).lower() for name in names]
