@@ -510,7 +510,7 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
     lone = _VARIABLE.fullmatch(word.text)
     if lone and (lone[1] or lone[3]) in variables:
         for part in variables[lone[1] or lone[3]]:  # keeps the lines where its words stand
-            yield from _split(part)
+            yield from _split(part if word.whole else replace(part, whole=False))
         return
 
     chunks = word.text.split()

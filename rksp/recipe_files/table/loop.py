@@ -24,9 +24,10 @@ _SIGNS = {
     "precision": r"autocast|amp|half|bfloat16|float16|fp16|bf16|mixed_precision|grad_scaler|fp8",
 }
 _PART = re.compile(  # keys of prompts, prefixes and heads beside stored weights
-    r"(^|\.)(pre_seq_len|train_adapter|num_virtual_tokens|(soft_)?(prompt|prefix)_(len|length|tokens|tuning)|"
+    r"(^|\.)(pre_seq_len|train_adapter|lora_target_modules|num_virtual_tokens|(soft_)?(prompt|prefix)_(len|length|tokens|tuning)|"
     r"(?!encoder|decoder|vision|text|audio|speech|image|mtp)[a-z]+_num_(heads|layers))$"
 )
+_ADAPTED = re.compile(r"lora|peft|dora|adapter")  # said of a program
 _CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
 _SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
 
@@ -69,7 +70,11 @@ def settle_adapters(draft: Draft, *, is_module: bool = False) -> None:
         return
     key = next((key for key in draft.document.leaves() if _PART.search(plain(key))), "")
     part = draft.document.find(key) if draft.names_weights else None
-    if part is not None and is_on(part.value):
+    program = draft.document.program
+    if draft.names_weights and _ADAPTED.search(program.lower()):
+        found = Found(key=program, value="")
+        draft.unknown("peft", found, f"{program} is named for adapters")
+    elif part is not None and is_on(part.value):
         draft.unknown("peft", part, f"{key} is of a part that is added to the weights")
     elif ADAPTED in data:
         found = Found(key=str(data[ADAPTED]), value="")
