@@ -224,7 +224,9 @@ class _Script:
             tested = _EMPTY.fullmatch(" ".join(word.text for word in words))
             self.variables.empty = {tested[1]} if tested and first == "if" else set()
         if first in ("for", "select") and words:
-            self.variables[words[0].text] = [Word(ELSEWHERE, words[0].line)]
+            values = _expand(words[2:], self.variables)
+            is_one = len(values) == 1 and first == "for"
+            self.variables[words[0].text] = values if is_one else [Word(ELSEWHERE, words[0].line)]
         if first == "case" and words:
             is_open = _goes_round(blocks)
             blocks[-1].subject = ELSEWHERE if is_open else self.fill(words[0].text)

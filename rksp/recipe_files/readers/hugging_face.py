@@ -208,7 +208,7 @@ def model(draft: Draft) -> None:
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
-    elif kind is not None:
+    elif kind is not None and not draft.document.has("model_name_or_path"):  # not known
         shape = {name: found.value for name in _SHAPE if (found := draft.get(name)) is not None}
         draft.describe(kind.value, shape)
 

@@ -44,6 +44,16 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_NOT_LOW = (
+    "ia3",
+    "prefix",
+    "prefix_tuning",
+    "prompt",
+    "prompt_tuning",
+    "p_tuning",
+    "adapter",
+    "bitfit",
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
@@ -458,6 +468,9 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
+        other = next((one for one in said["word"] if str(one.value).lower() in _NOT_LOW), None)
+        if other is not None:
+            draft.unknown("peft", other, f"{other.key} is {other.value}")
         return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]

@@ -24,7 +24,7 @@ _SIGNS = {
     "precision": r"autocast|amp|half|bfloat16|float16|fp16|bf16|mixed_precision|grad_scaler|fp8",
 }
 _PART = re.compile(  # keys of prompts, prefixes and heads beside stored weights
-    r"(^|\.)(pre_seq_len|train_adapter|lora_target_modules|num_virtual_tokens|(soft_)?(prompt|prefix)_(len|length|tokens|tuning)|"
+    r"(^|\.)(pre_seq_len|train_adapter|num_experts|lora_target_modules|num_virtual_tokens|(soft_)?(prompt|prefix)_(len|length|tokens|tuning)|"
     r"(?!encoder|decoder|vision|text|audio|speech|image|mtp)[a-z]+_num_(heads|layers))$"
 )
 _ADAPTED = re.compile(r"lora|peft|dora|adapter")  # said of a program
