@@ -218,6 +218,8 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
         if draft.is_read(field):
             continue
         for words in _units(field):
+            if draft.value("objective") in REINFORCED:
+                words = tuple(one for one in words if one not in _OF_ROLLOUTS)
             places: dict[str, list[Found]] = {}
             for one in names.find(words):
                 flat = _flat(one.key)
@@ -402,7 +404,7 @@ def _steps(draft: Draft, names: Names) -> None:
             convert.put_steps(draft, "max_steps", found, short)
 
 
-_OF_ROLLOUTS = ("n_steps", "iterations")
+_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
@@ -468,7 +470,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
-        other = next((one for one in said["word"] if str(one.value).lower() in _NOT_LOW), None)
+        others = [one for one in said["word"] if str(one.value).lower() in _NOT_LOW]
+        other = next(iter(others), None if is_off else rank)
         if other is not None:
             draft.unknown("peft", other, f"{other.key} is {other.value}")
         return
