@@ -175,7 +175,8 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     kind, said = _kind_said(data, call)
-    is_own = draft.document.syntax in ("python", "shell") and used["hidden_size"] != "n_embd"
+    is_flat = draft.document.syntax == "shell" and not prefix  # options of a program
+    is_own = (is_flat or draft.document.syntax == "python") and used["hidden_size"] != "n_embd"
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(said.lower())
     )
