@@ -139,6 +139,9 @@ def _fall(draft: Draft) -> None:
         convert.put_decay_until(draft, counted[0], counted[1])
 
 
+_OWN_KINDS = ("bert", "t5", "retro", "vision", "vlm", "mamba")
+
+
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
         draft.names_weights = True
@@ -160,7 +163,9 @@ def _model(draft: Draft) -> None:
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
     kinds = f"{program} {draft.word('tokenizer_type')}"
-    if any(word in kinds for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
+    has_two = draft.number("num_decoder_layers", "decoder_num_layers") is not None
+    spec = str(draft.document.data.get("spec", "gpt"))  # of its blocks
+    if has_two or "gpt" not in spec or any(word in kinds for word in _OWN_KINDS):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
     rate = draft.amount("decoupled_lr")
@@ -177,7 +182,11 @@ def _model(draft: Draft) -> None:
         "tie_word_embeddings": draft.true("untie_embeddings_and_output_weights") is None,
     }
     is_rms = draft.word("normalization", "language_model.normalization") == "rmsnorm"
-    if draft.true("swiglu") is not None or is_rms:
+    is_gated = draft.true("swiglu") is not None
+    if is_rms and not is_gated and draft.true("squared_relu", "gelu") is not None:
+        draft.no_target("its feed-forward has no gate beside RMSNorm; name a TARGET.")
+        return
+    if is_gated or is_rms:
         heads, base = sizes["num_attention_heads"], draft.amount("rotary_base")
         settings |= {
             "num_key_value_heads": draft.count(

@@ -26,6 +26,9 @@ def _rollouts(draft: Draft) -> None:
         mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
+    program = draft.document.program
+    if each == 1 and group.key and program and not program.startswith("verl"):
+        draft.unknown("batch_size", group, "its program may make more answers than rollout.n")
     whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
     if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
         draft.put("generations", int(agents.value), agents)

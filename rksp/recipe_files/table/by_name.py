@@ -44,6 +44,16 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_NOT_LOW = (
+    "ia3",
+    "prefix",
+    "prefix_tuning",
+    "prompt",
+    "prompt_tuning",
+    "p_tuning",
+    "adapter",
+    "bitfit",
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
@@ -208,6 +218,8 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
         if draft.is_read(field):
             continue
         for words in _units(field):
+            if draft.value("objective") in REINFORCED:
+                words = tuple(one for one in words if one not in _OF_ROLLOUTS)
             places: dict[str, list[Found]] = {}
             for one in names.find(words):
                 flat = _flat(one.key)
@@ -316,7 +328,9 @@ def _length(draft: Draft, names: Names) -> None:
             text = "prompt and answer" if prompt is not None else "the answer alone"
             draft.put("sequence_length", int(sum(p.value for p in parts)), *parts, text=text)
             return
-    found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
+    is_rl = draft.value("objective") in REINFORCED  # whose blocks are those of an answer
+    words = [one for one in spelt("sequence_length", "tokens") if not is_rl or one != "block_size"]
+    found = _first(draft, names, "sequence_length", words)
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
     elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
@@ -340,6 +354,8 @@ def _batch(draft: Draft, names: Names) -> None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
+    of_all = total is not None and _last(total) != "train_batch_size"
+    vague = None if of_all or kinds["tokens"] else total or (bare if size == bare else None)
     rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
@@ -355,6 +371,9 @@ def _batch(draft: Draft, names: Names) -> None:
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
+    elif vague is not None and (draft.devices or 1) > 1:
+        said = f"{vague.key} may be the batch of one device or of all {draft.devices}"
+        draft.unknown("batch_size", vague, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -366,9 +385,6 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
-    elif size is not None and size == bare and (draft.devices or 1) > 1:
-        said = f"{size.key} may be the batch of one device or of all {draft.devices}"
-        draft.unknown("batch_size", size, said)
     elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
@@ -380,10 +396,15 @@ def _steps(draft: Draft, names: Names) -> None:
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
-        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        spellings = [
+            one for one in spelt("max_steps", unit) if not is_rl or one not in _OF_ROLLOUTS
+        ]
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
+
+
+_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
@@ -449,6 +470,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
+        others = [one for one in said["word"] if str(one.value).lower() in _NOT_LOW]
+        other = next(iter(others), None if is_off else rank)
+        if other is not None:
+            draft.unknown("peft", other, f"{other.key} is {other.value}")
         return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]

@@ -40,6 +40,8 @@ def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
+    else:
+        draft.stands_elsewhere(name, keys)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -384,7 +386,12 @@ def batch(
 def put_batch(
     draft: Draft, size: FoundNumber | None, steps: FoundNumber | None, copies: int, default: int = 1
 ) -> None:
-    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation.
+
+    Devices that share a sequence have one replica of the batch together.
+    """
+    shared = draft.amount("sequence_parallel_size", "context_parallel_size", default=1)
+    copies = max(1, copies // max(1, int(shared)))
     count = int(size.value) if size is not None else default
     accumulated = max(1, int(steps.value)) if steps is not None else 1
     if draft.devices:
@@ -392,9 +399,8 @@ def put_batch(
     else:
         known = "1 replica (assumed: give --devices)"
     text = f"{count:g} × {accumulated} accumulated × {known}"
-    draft.put(
-        "batch_size", count * accumulated * copies, size, steps, text=text, after=("devices",)
-    )
+    stated = () if size is None else (size, steps)  # a default gives way to a batch of any name
+    draft.put("batch_size", count * accumulated * copies, *stated, text=text, after=("devices",))
     if steps is not None:
         draft.put("gradient_accumulation_steps", accumulated, steps)
 

@@ -64,7 +64,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _resized(draft, weights)
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
-    types = [] if is_tuned else [*named, *texts(names.find(spelt("model", "type")))]
+    is_own = is_tuned or draft.document.syntax == "shell"  # a program's own word may be a type
+    types = [] if is_own else [*named, *texts(names.find(spelt("model", "type")))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if is_type(one.value) and not has_path:
@@ -174,12 +175,13 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     kind, said = _kind_said(data, call)
-    is_own = draft.document.syntax == "python" and used["hidden_size"] != "n_embd"
+    is_flat = draft.document.syntax == "shell" and not prefix  # options of a program
+    is_own = (is_flat or draft.document.syntax == "python") and used["hidden_size"] != "n_embd"
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(said.lower())
     )
     if is_own and not is_type(call):
-        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        draft.no_target("its model is a class of the program's own; name a TARGET.")
     elif differs := _differs(draft.document, data, prefix):
         draft.no_target(differs)
     elif not kind and is_other:
@@ -223,7 +225,9 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
 def _kind_said(data: Section, call: str) -> tuple[str, str]:
     """Return the type of transformers that a section names, if any, and its own word for it."""
     known = {plain(str(name)): one for name, one in data.items()}
-    said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
+    said = str(
+        next((known[one] for one in ("model_type", "type", "arch", "model") if known.get(one)), "")
+    )
     listed = known.get("architectures")
     names = listed if isinstance(listed, list) else []
     classes = [_CLASS.sub("", str(name)).lower() for name in names]
