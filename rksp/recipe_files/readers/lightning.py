@@ -273,25 +273,29 @@ def _gpt_model(draft: Draft) -> None:
 
 
 def _describe(draft: Draft, settings: Section) -> None:
-    is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
-    common = {
-        "num_hidden_layers": settings.get("n_layer"),
-        "num_attention_heads": settings.get("n_head"),
-        "hidden_size": settings.get("n_embd"),
-        "intermediate_size": settings.get("intermediate_size"),
-        "vocab_size": settings.get("padded_vocab_size") or settings.get("vocab_size"),
-        "max_position_embeddings": settings.get("block_size"),
+    common = convert.settings_in(settings, _LITGPT)
+    common |= {"tie_word_embeddings": draft.true("train.tie_embeddings") is not None}
+    if "RMSNorm" in draft.text_or("LayerNorm", "model_config.norm_class_name").value:
+        draft.describe("llama", common | convert.settings_in(settings, _GROUPS))
+        return
+    own = {
+        "use_parallel_residual": draft.false("model_config.parallel_residual") is None,
+        "rope_parameters.partial_rotary_factor": draft.amount(
+            "model_config.rotary_percentage", default=0.25
+        ),
     }
-    if is_llama:
-        kind, groups = "llama", settings.get("n_query_groups") or settings.get("n_head")
-        common["num_key_value_heads"] = groups
-    else:
-        kind = "gpt_neox"
-        common["use_parallel_residual"] = settings.get("parallel_residual", True)
-        share = settings.get("rotary_percentage", 0.25)
-        common["rope_parameters.partial_rotary_factor"] = share
-    tied = draft.true("train.tie_embeddings")
-    draft.describe(kind, common | {"tie_word_embeddings": tied is not None})
+    draft.describe("gpt_neox", common | own)
+
+
+_LITGPT = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "n_embd",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "padded_vocab_size vocab_size",
+    "max_position_embeddings": "block_size",
+}
+_GROUPS = {"num_key_value_heads": "n_query_groups n_head"}
 
 
 _CYCLIC = ("cosine", "tanh", "poly")  # schedules that train on through `cooldown_epochs`

@@ -17,7 +17,7 @@ from typing import TypeVar
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found, FoundNumber
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Section, Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -503,6 +503,18 @@ def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
 
 
 _Setting = TypeVar("_Setting")
+
+
+def settings_in(section: Section, keys: Mapping[str, str]) -> dict[str, object]:
+    """Return settings of transformers from a section.
+
+    Args:
+        section: The settings of the file.
+        keys: Its keys by the setting, separated by blanks; the first that is neither absent nor
+            off counts.
+    """
+    values = {ours: map(section.get, known.split()) for ours, known in keys.items()}
+    return {ours: next(filter(None, found), None) for ours, found in values.items()}
 
 
 def read_shape(draft: Draft, **keys: str) -> dict[str, int]:
