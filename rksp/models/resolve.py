@@ -220,7 +220,7 @@ def _check_name(target: str) -> None:
 def resolve_tiny(
     target: str,
     *,
-    shrink: Callable[[Mapping[str, Any]], dict[str, Any]] = shrunk,
+    shrink: Callable[[Mapping[str, object]], dict[str, object]] = shrunk,
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
@@ -359,7 +359,7 @@ def _from_path(path: Path, request: Request) -> ModelSource:
 def _from_settings(
     request: Request,
     kind: Kind,
-    settings: dict[str, Any],
+    settings: dict[str, object],
     *,
     folder: Path | None = None,
     remote: Path | None = None,
@@ -425,8 +425,8 @@ def _from_settings(
 
 
 def _configured(
-    request: Request, settings: dict[str, Any], remote: Path | None, needs_code: bool
-) -> tuple[Any, dict[str, Any], list[str]]:
+    request: Request, settings: dict[str, object], remote: Path | None, needs_code: bool
+) -> tuple[Any, dict[str, object], list[str]]:
     target, overrides = request.target, request.overrides
     if remote is not None:
         note = "Code that came with the model was run (--trust-remote-code)."
@@ -478,15 +478,11 @@ def _with_padding(config: Any) -> None:
 def _load(chosen: Choice, folder: Path, is_fresh: bool) -> nn.Module:
     from rksp.models.heads import load  # torch
 
-    model, report = load(chosen, folder)
-    missing = report["missing_keys"]
+    model, missing, misshapen = load(chosen, folder)
     if is_fresh:  # a pooler is part of a classifier, though it lies in the body
         body = f"{model.base_model_prefix}."
         missing = [name for name in missing if name.startswith(body) and ".pooler." not in name]
-    for what, names in (
-        ("lack", missing),
-        ("have another shape for", [key[0] for key in report["mismatched_keys"]]),
-    ):
+    for what, names in (("lack", missing), ("have another shape for", misshapen)):
         if names:
             names = sorted(names)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -226,7 +226,7 @@ class InformedTuning:
     seen: Sequence[Tuned]
 
     @property
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Mapping[str, object]:
         """What the prior was fitted on."""
         return self.prior.card
 

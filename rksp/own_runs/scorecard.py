@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -112,8 +111,9 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
     for kind in (history.used(Observed), history.used(Tuned)):
         edged = [one for one in kind if one.is_ladder and one.shows_edge]
         for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
-            rest: list[Any] = [other for other in kind if other is not one]
-            seen, tuned = ([], rest) if isinstance(one, Tuned) else (rest, [])
+            rest = [other for other in kind if other is not one]
+            seen = [other for other in rest if isinstance(other, Observed)]
+            tuned = [other for other in rest if isinstance(other, Tuned)]
             family = "" if isinstance(one, Tuned) else one.family
             informed = InformedModel(prior=model, family=family, seen=seen, tuned=tuned)
             found[id(one)] = _said(one, informed)

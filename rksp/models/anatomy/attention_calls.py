@@ -315,6 +315,8 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
         yield
 
 
-def _call(fields: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
+def _call(
+    fields: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, object]
+) -> AttentionCall:
     given = dict(zip(fields, args, strict=False)) | kwargs
     return AttentionCall(**{fields[name]: given[name] for name in given if name in fields})

@@ -25,12 +25,15 @@ from rksp.own_runs.run import RawRun, RunReader
 _VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # kinds of a field
 
 
-def _fields(message: bytes) -> dict[int, list[Any]]:
+_Message = dict[int, list[Any]]  # field → its values: integers, or the bytes of what it holds
+
+
+def _fields(message: bytes) -> _Message:
     """Return the values of a message by their field, up to where it is damaged.
 
     A value is an integer, or the bytes of a number, a text or a message.
     """
-    found: dict[int, list[Any]] = {}
+    found: _Message = {}
     place = 0
     try:
         while place < len(message):
@@ -58,11 +61,11 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _text(values: Sequence[Any]) -> str:
-    return bytes(values[-1]).decode(errors="replace") if values else ""
+def _text(values: Sequence[bytes]) -> str:
+    return values[-1].decode(errors="replace") if values else ""
 
 
-def _part(message: dict[int, list[Any]], field: int) -> dict[int, list[Any]]:
+def _part(message: _Message, field: int) -> _Message:
     return _fields(message.get(field, [b""])[-1])
 
 
@@ -108,7 +111,7 @@ def _events(path: Path) -> Iterator[bytes]:
         place += 16 + size
 
 
-def _scalar(entry: dict[int, list[Any]]) -> float | None:
+def _scalar(entry: _Message) -> float | None:
     """Return the number of a summary: its own, or that of a tensor of one element."""
     if 2 in entry:
         return float(np.frombuffer(entry[2][-1], "<f4")[0]) if len(entry[2][-1]) == 4 else None
