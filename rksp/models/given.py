@@ -455,7 +455,6 @@ def predicts_next(batch: Batch) -> bool:
 
 
 def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
-    """Tell whether an output is logits: integer targets or tokens line up with its rows."""
     if output is None or output.dim() < 2 or output.shape[-1] < 2:
         return False
     target = tokens_of(batch.inputs) if batch.labels is None else batch.labels

@@ -157,7 +157,6 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
 
 
 def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -> Path | Published:
-    """Find a Hub model: in the cache, in the table of published ones, on the Hub, by its stem."""
     if fetch is not None:
         import huggingface_hub.constants  # noqa: F401  # before anything keeps it off the network
     known = published(target)
@@ -193,7 +192,6 @@ def _start(target: str, kind: Kind, folder: Path | None) -> Start:
 
 
 def _from_hub(source: ModelSource) -> ModelSource:
-    """Return a model of the Hub, whose trained weights lie there if they are not at hand."""
     held = source.start
     if not held.is_stored:
         held = Start(kind="elsewhere", because="its Hub weights; --from-scratch without them")
@@ -206,7 +204,6 @@ def _is_known(settings: Mapping[str, object]) -> bool:
 
 
 def _check_name(target: str) -> None:
-    """Check that a file system can have such a name."""
     if not target or has_control(target):
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
@@ -451,7 +448,6 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
 
 
 def _skeleton(target: str, construct: Callable[[], nn.Module], config: object) -> nn.Module:
-    """Build the model on the meta device; `target` and `config` are for messages."""
     import torch
 
     try:

@@ -239,7 +239,6 @@ def _same(value: object, default: object) -> bool:
 
 
 def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
-    """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
         is_part = isinstance(value, Mapping) and name.endswith("config")
         return not is_part and name not in _INTERPRETED and name not in row.interpreted
@@ -307,7 +306,6 @@ def rope_parameters(
 
 
 def _computed(row: TypeRow, state: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the settings that follow from others; a rule may use what an earlier one gave."""
     for name, (rule, *of) in row.rules.items():
         if rule == "ratio":
             factor, source = of
@@ -331,7 +329,6 @@ def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
 
 
 def _part(default: object, given: object, *, is_fixed: bool) -> TableConfig | None:
-    """Read a nested configuration: the given settings, or else the parent's default ones."""
     if not isinstance(default, Mapping) or not isinstance(given, Mapping | None):
         return None
     settings = default if given is None else given

@@ -139,7 +139,6 @@ def history_of(
 
 
 def _alike(run: PastRun) -> object:
-    """Return what runs of one ladder share; the length is compared later, as it may be guessed."""
     fields = tuple(sorted((name, repr(value)) for name, value in run.fields.items()))
     settings = tuple(sorted((name, repr(value)) for name, value in run.overrides.items()))
     return run.target, settings, fields, run.shape, run.apart, run.loss_name
@@ -248,7 +247,6 @@ def _ladder(
 
 
 def _planned(runs: Sequence[PastRun]) -> int | None:
-    """Return the steps of every run: what they say, else the longest that was logged."""
     said = runs[0].fields.get("max_steps")
     if isinstance(said, int | float):
         return int(said)
@@ -286,7 +284,6 @@ def _inputs(
 
 
 def _unused(found: LabelledRuns, guess: float | None) -> str:
-    """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
     losses = found.losses[np.isfinite(found.losses)]
     if not np.isfinite(found.failed).any():
         return "nobody can tell how its runs ended"

@@ -185,7 +185,6 @@ class Words:
         return fields | rate, target, overrides
 
     def _counts(self, name: str, said: Mapping[str, object]) -> bool:
-        """Tell whether a column is of the recipe or the model; note it as ignored if of nothing."""
         kind, setting = canonical(name)
         if kind == "seed" or name.startswith(PREFIX):
             return False
@@ -236,7 +235,6 @@ def left_out(raw: RawRun, error: InputError) -> LeftOutReport:
 
 
 def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:
-    """Return the columns of text that tell groups of runs apart, such as the data set."""
     values: dict[str, Counter[str]] = {}
     for raw in raws:
         for name, value in raw.said.items():

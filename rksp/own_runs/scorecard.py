@@ -127,7 +127,6 @@ def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
 
 
 def _untold(ladder: PastLadder, model: EdgeModel) -> str:
-    """Return why `rksp score` cannot tell of a ladder's recipe, a clause; empty if it can."""
     seen, recipe = ladder.observed, ladder.recipe
     if seen is None:
         return ""
@@ -202,7 +201,6 @@ def _is_inside(seen: LabelledRuns, say: Estimate) -> bool:
 
 
 def _surprise(seen: LabelledRuns, say: Estimate, others: Estimate | None) -> str:
-    """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
     low, high = seen.bracket
     if math.isfinite(high) and ((failed == 0) & (rates > high + 0.01)).any():

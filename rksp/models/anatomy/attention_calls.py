@@ -227,8 +227,6 @@ class AttentionTap(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class _Tapped:
-    """Fused attention behind the taps that are open now, the outermost first."""
-
     handles: tuple[Handle, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -213,7 +213,6 @@ class _Block:
         return False
 
     def _entrywise(self, index: int) -> set[int]:
-        """Return a node and what it is computed from without a product of matrices."""
 
         def is_passed(here: int) -> bool:
             is_sum = self.nodes[here].op in _SUMS and self._main(here) is None
@@ -225,7 +224,6 @@ class _Block:
         return index == self.x or self.nodes[index].op in _PRODUCTS
 
     def _reached(self, start: int, is_passed: Callable[[int], bool]) -> set[int]:
-        """Return a node and what it is made from, as far back as nodes are passed."""
         left, seen = [start], {start}
         while left:
             if is_passed(here := left.pop()):
@@ -235,7 +233,6 @@ class _Block:
         return seen
 
     def _is_light(self, index: int) -> bool:
-        """Tell whether a node is the state itself but for sums, norms and factors."""
         if (of := self._norms[index]) is not None:
             return self._light[of]
         if (below := self._main(index)) is not None:
@@ -243,7 +240,6 @@ class _Block:
         return any(self._light[i] for i in self._summed(index))
 
     def _summed(self, index: int) -> list[int]:
-        """Return what a sum adds that depends on the state; a fused product adds itself."""
         node, given = self.nodes[index], self._inputs(index)
         if node.op in _SUM_INPUT:
             return [node.inputs[0]] if node.inputs[0] in self.derived else []

@@ -76,7 +76,6 @@ _SPREAD = {1: 5, 2: 6}  # where a tensor may hold its numbers besides its conten
 
 
 def _is_tensorboard(path: Path) -> bool:
-    """Match the first event file of a folder, which stands for all of them."""
     if _EVENTS_MARK not in path.name or not path.is_file():
         return False
     return path.name == min(p.name for p in path.parent.iterdir() if _EVENTS_MARK in p.name)
@@ -112,7 +111,6 @@ def _events(path: Path) -> Iterator[bytes]:
 
 
 def _scalar(entry: _Message) -> float | None:
-    """Return the number of a summary: its own, or that of a tensor of one element."""
     if 2 in entry:
         return float(np.frombuffer(entry[2][-1], "<f4")[0]) if len(entry[2][-1]) == 4 else None
     tensor = _part(entry, 8)
@@ -190,7 +188,6 @@ def _messages(path: Path) -> Iterator[bytes]:
 
 
 def _items(items: Sequence[bytes]) -> dict[str, object]:
-    """Return the settings or metrics of a record: each a key, and a value in JSON."""
     found: dict[str, object] = {}
     for item in map(_fields, items):
         key = _text(item.get(1, [])) or ".".join(bytes(x).decode() for x in item.get(2, []))

@@ -252,7 +252,6 @@ def _loaded(path: Path, text: str, suffix: str) -> Document:
 
 
 def _included(scripts: list[Path], name: str) -> str:
-    """Return the text of a file of the repository that one of the scripts includes, the next."""
     there = next((found for one in reversed(scripts) if (found := beside(one, name))), None)
     with contextlib.suppress(InputError):
         if there is not None:
@@ -339,7 +338,6 @@ def parse_file(path: Path) -> Content:
 
 
 def _text(path: Path) -> tuple[str, str]:
-    """Return a file's text, or that of standard input for `-`, and the suffix of its syntax."""
     if str(path) != "-":
         suffix = path.suffix.lower()
         if suffix in (*_PARSERS, *_SHELL):
@@ -598,7 +596,6 @@ def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
 
 
 def _module(path: Path) -> ast.Module:
-    """Parse a module that a script imports; what cannot be read holds nothing."""
     try:
         text = read_text(path, RUN_FILE)
         CODE.check(len(text), path)

@@ -95,7 +95,6 @@ def _first_that(
 
 
 def _passes_another(passed: Found, first: Found, field: str) -> bool:
-    """Tell whether what a script builds with is a name of another setting than was found."""
     if field != "learning_rate" or not isinstance(passed.value, Unresolved):
         return False
     name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
@@ -284,7 +283,6 @@ def _devices(draft: Draft, names: Names) -> None:
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
     words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
     found: Found | None = None

@@ -103,7 +103,6 @@ def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: st
 
 
 def _read_as(found: Found, ours: str, loss: str) -> str:
-    """Say what is read for what, and what is lost by it; empty if it is the same word."""
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     return f"{text}, {loss}" if loss else text

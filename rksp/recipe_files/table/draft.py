@@ -156,10 +156,8 @@ class Draft:
 
     @overload
     def amount(self, *keys: str, default: float) -> float: ...
-
     @overload
     def amount(self, *keys: str, default: None = None) -> float | None: ...
-
     def amount(self, *keys: str, default: float | None = None) -> float | None:
         """Return a number's value as `number` finds it; `default` if there is none."""
         found = self.number(*keys)
@@ -167,10 +165,8 @@ class Draft:
 
     @overload
     def count(self, *keys: str, default: int) -> int: ...
-
     @overload
     def count(self, *keys: str, default: None = None) -> int | None: ...
-
     def count(self, *keys: str, default: int | None = None) -> int | None:
         """Return a number as `amount` does, whole."""
         found = self.amount(*keys, default=default)
