@@ -254,11 +254,7 @@ def _check_model(model: nn.Module, target: str) -> None:
 def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
     """Return the model of Hugging Face that a module is, or holds nearly all parameters of.
 
-    Its class is known by name, without importing transformers.
-
-    Args:
-        model: The module.
-        is_wrapped: Look inside it too, as into a Lightning module; adapters are always looked into.
+    Its class is known by name, without importing transformers. Adapters are always looked into.
     """
     is_adapted = any(kind.__name__ == "PeftModel" for kind in type(model).__mro__)
     inside = model.modules() if is_wrapped or is_adapted else [model]

@@ -362,15 +362,9 @@ def _from_settings(
     remote: Path | None = None,
     needs_code: bool = False,
 ) -> ModelSource:
-    """Make a source from a configuration.
+    """Make a source from sanitized settings, the folder of weights, and that of code that may run.
 
-    Args:
-        request: What was asked for.
-        kind: As in `ModelSource`.
-        settings: Sanitized settings.
-        folder: Folder of the weights; None for random ones.
-        remote: Folder of code that comes with the model and may run.
-        needs_code: Whether the type is unknown without that code.
+    A type that `needs_code` is unknown without it.
     """
     target, task = request.target, request.task
     config, settings, notes = _configured(request, settings, remote, needs_code)

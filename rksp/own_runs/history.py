@@ -145,13 +145,6 @@ def _alike(run: PastRun) -> object:
 
 
 def _declared(run: PastRun, source: ModelSource | None, known: dict[object, _Model]) -> _Model:
-    """Return what the configuration of a run's model declares; each model is read once.
-
-    There is none if nobody names a model.
-
-    Raises:
-        InputError: Its model cannot be read.
-    """
     if run.target is None and source is None:
         return None, SCRATCH
     key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))

@@ -49,13 +49,7 @@ _MOST_TUNED = 200  # ladders that are learned from; each costs 5 ms
 
 
 class _Response:
-    """What every ladder says of one response, the edge or the best rate, read for every target.
-
-    Args:
-        name: Of the response.
-        seen: The ladders.
-        said: What the prior says of each.
-    """
+    """What every ladder says of one response, the edge or the best rate, read for every target."""
 
     def __init__(
         self,

@@ -455,12 +455,8 @@ def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
     return Unresolved(f"!{suffix} {value}".strip())
 
 
-def _twice(loader: _Loader, node: yaml.ScalarNode) -> Unresolved:
-    return Unresolved(str(node.value))
-
-
 _TWICE = "rksp:twice"
-_Loader.add_constructor(_TWICE, _twice)
+_Loader.add_constructor(_TWICE, lambda loader, node: Unresolved(str(node.value)))
 _START = list("-+.0123456789")
 for _kind, _pattern, _first in (
     ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),

@@ -172,15 +172,9 @@ class _Table(Format):
     changes: Mapping[str, str] = field(default_factory=dict)
     marks: Sequence[Mapping[str, object]] = ()
     steps: Sequence[_StepRow] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Foreign:
-    """The formats that no reader reads: a line of keys, title and advice each."""
-
-    formats: str
-    usual: str
-    advice: Mapping[str, str]
+    formats: str = ""  # that no reader reads: a line of keys, title and advice each
+    usual: str = ""
+    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +200,7 @@ def _table(name: str) -> _Table:
 
 def foreign_format(document: Document) -> tuple[str, str, str] | None:
     """Return what a document is that no reader reads, what to give, and which advice this is."""
-    about = row_of(_Foreign, _trainers()["foreign"], where="keys.toml [foreign]")
+    about = _table("foreign")
     for keys, title, *advice in (line.split(": ") for line in about.formats.split("\n") if line):
         if document.has(*keys.split()):
             kind = advice[0] if advice else "usual"
