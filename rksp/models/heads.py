@@ -207,11 +207,7 @@ def make(chosen: Choice, *, trust_remote_code: bool = False) -> nn.Module:
 
 
 def load(chosen: Choice, folder: Path) -> tuple[nn.Module, list[str], list[str]]:
-    """Load the trained weights in a folder.
-
-    Returns:
-        The model, the names of weights that it lacks, and of those that have another shape.
-    """
+    """Load the trained weights in a folder; tell which it lacks, and which have another shape."""
     import torch
 
     with quiet():

@@ -277,7 +277,6 @@ def _digest(signature: Signature) -> str:
 
 
 def _file_of_module(name: str) -> Path | None:
-    """Return the file of a module as `load_factory` would import it, without importing it."""
     places: list[str] | None = [*sys.path, str(Path.cwd())]
     found = None
     for count in range(1, name.count(".") + 2):

@@ -256,7 +256,6 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
 def _inputs(
     shape: Shape | None, declared: Declared | None, recipe: Recipe, start: Start
 ) -> tuple[EdgeInputs | FineTuningInputs | None, str]:
-    """Return the inputs of the model that answers for a run, or why none does, as a clause."""
     if shape is None and declared is None:
         return None, "no model is known; give --target"
     choice = choose_model(recipe, start)

@@ -114,7 +114,6 @@ class _Block:
 
     @property
     def adds_branches(self) -> bool:
-        """Whether it has a stream, and adds a branch to it."""
         return self._light.get(self.y, False) and bool(self.branches)
 
     @property
@@ -128,16 +127,13 @@ class _Block:
 
     @cached_property
     def norms(self) -> set[int]:
-        """All norms but those of queries and keys."""
         qk = {norm for pair in self.attention for part in pair for norm in self._norms_of(part)}
         return {index for index, of in self._norms.items() if of is not None} - qk
 
     def routes(self) -> bool:
-        """Tell whether it chooses among experts."""
         return any(self.nodes[index].op == "topk" for index in self.derived)
 
     def normalizes_qk(self) -> bool:
-        """Tell whether all queries and keys are normalized."""
         return all(self._norms_of(part) for pair in self.attention for part in pair)
 
     def _inputs(self, index: int) -> list[int]:
@@ -273,7 +269,6 @@ class _Block:
         return found
 
     def _parts(self, branch: int) -> list[int]:
-        """Split a sum of attention and feed-forward, or what one matrix makes of both."""
         here = self._strip(branch)
         parts = [i for i in self._summed(here) if not self._light[i]]
         if self.nodes[here].op in _PRODUCTS and not parts:
@@ -340,7 +335,6 @@ class _Block:
 
     @cached_property
     def attention(self) -> list[tuple[int, int]]:
-        """The queries and keys of each attention."""
         return list(self._attention())
 
     def _attention(self) -> Iterator[tuple[int, int]]:

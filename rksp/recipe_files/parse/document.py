@@ -316,10 +316,7 @@ def _is_file(path: Path) -> bool:
 
 
 class Content(NamedTuple):
-    """What a file holds, with the line of each dotted key.
-
-    A script has calls of a trainer beside, or a notebook without any shell commands.
-    """
+    """What a file holds, the line of each key, a script's calls and a notebook's shell commands."""
 
     syntax: str
     data: Parsed
@@ -487,7 +484,6 @@ def _yaml(path: Path, text: str) -> Content:
 
 
 def _composed(path: Path, text: str, lines: dict[str, int]) -> Parsed:
-    """Return what a YAML text holds, None without anything, and fill in the lines of its keys."""
     loader = _Loader(text)
     node = loader.get_single_node()
     if node is None:

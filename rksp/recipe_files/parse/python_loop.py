@@ -154,7 +154,6 @@ class _Loop(Parts):
             self.data[call.target or call.short] = name
 
     def read(self, call: Call) -> None:
-        """Read one call."""
         short, given, about = call.short, call.given, f"{call.of} {call.target}"
         is_second = _SECOND.search(about) is not None
         if short in ("clip_grad_norm_", "clip_grad_norm", "clip_by_global_norm"):

@@ -227,7 +227,6 @@ class Script:
 
 
 def _taken(node: ast.AST, known: Section) -> Iterable[ast.AST]:
-    """Return the parts of a node, of a branch on an option the part that its default takes."""
     test = value_of(node.test, known) if isinstance(node, ast.If) else None
     if not isinstance(node, ast.If) or not isinstance(test, bool):
         return ast.iter_child_nodes(node)

@@ -59,7 +59,6 @@ class _Source:
                     self.data |= dict(value)
 
     def function(self, name: str) -> None:
-        """Read the configuration that a function returns, with its changes to another's."""
         node = self.functions.pop(name, None)
         if node is None or name.startswith("_"):  # a helper, not a configuration to be chosen
             return

@@ -55,7 +55,7 @@ _WARMUP = ("num_warmup_steps", "warmup_steps")
 
 
 def _devices(draft: Draft) -> None:
-    found, nodes = draft.get("trainer.devices"), draft.count("trainer.num_nodes", default=1)
+    found, nodes = draft.get("trainer.devices"), draft.count("trainer.num_nodes") or 1
     if found is None or draft.devices:
         return
     value = found.value.strip(", ").split(",") if isinstance(found.value, str) else found.value
@@ -135,7 +135,7 @@ def _schedule(draft: Draft) -> None:
         convert.lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min"))
         draft.default("min_lr_ratio", 0.0)
         span = _argument(draft, "T_max")
-        ends = [draft.amount(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
+        ends = [draft.count(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
         if span is not None and span.value not in ends:
             draft.note(f"{span.key} is {span.value:g}; rksp takes the decay to end with the run.")
     elif name == "ExponentialLR":
@@ -322,10 +322,10 @@ def _timm_rate(draft: Draft) -> None:
 
 
 def _epochs(draft: Draft) -> tuple[float, float]:
-    decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit", default=1)
+    decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit") or 1
     more = 0
     if (draft.word("sched") or "cosine") in _CYCLIC:
-        decay, more = decay * cycles, draft.count("cooldown_epochs", default=0)
+        decay, more = decay * cycles, draft.count("cooldown_epochs") or 0
     if draft.true("warmup_prefix") is not None:
         decay += draft.amount("warmup_epochs", default=5)
     return decay + more, decay
@@ -340,7 +340,7 @@ def _length(draft: Draft) -> None:
     draft.put("warmup_steps", steps, up, found, text=text, after=("max_steps",))
     if end < total:
         convert.put_decay_until(draft, convert.epoch_in_steps(draft, end, total), found)
-    if draft.count("lr_cycle_limit", default=1) > 1:
+    if (draft.count("lr_cycle_limit") or 1) > 1:
         draft.note("lr_cycle_limit: the rate rises again; rksp reads the run as one cycle.")
 
 
@@ -383,7 +383,7 @@ def _timm_model(draft: Draft) -> None:
         draft.no_target(f"{named.value!r} is a model of timm; name the same model as TARGET.")
         return
     width, depth, heads = _SIZES[match[2]]
-    image = draft.count("img_size", default=int(match[4]))
+    image = draft.count("img_size") or int(match[4])
     draft.describe(
         "vit",
         {

@@ -96,7 +96,7 @@ def _olmo_model(draft: Draft) -> None:
     initialized = draft.text_or("normal", "model.init_fn").value
     if initialized != "normal":
         notes.append(f"Weights are initialized by {initialized}, read as one deviation.")
-    epsilon = None if kind == "olmo" else draft.amount("model.layer_norm_eps")
+    epsilon = None if kind == "olmo" else draft.number("model.layer_norm_eps")
     draft.describe(
         kind,
         convert.settings_in(draft.mapping("model"), _OLMO)
@@ -104,7 +104,7 @@ def _olmo_model(draft: Draft) -> None:
             "intermediate_size": int(inner) // 2,  # SwiGLU's two halves are counted together there
             "tie_word_embeddings": draft.false("model.weight_tying") is None,
             "initializer_range": float(std),
-            "rms_norm_eps": None if epsilon is None else float(epsilon),
+            "rms_norm_eps": None if epsilon is None else float(epsilon.value),
         },
         *notes,
     )
@@ -304,8 +304,8 @@ def _nanotron_model(draft: Draft) -> None:
     mup = draft.document.find("model.init_method.use_mup")  # which is listed with what it changes
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
-    std = draft.amount("model.init_method.std", "model.init_method.initializer_range")
-    deviation = settings.get("initializer_range") if std is None else float(std)
+    std = draft.number("model.init_method.std", "model.init_method.initializer_range")
+    deviation = settings.get("initializer_range") if std is None else float(std.value)
     start = draft.text("model.init_method.path")
     if start is not None:
         draft.names_weights = True

@@ -505,13 +505,7 @@ _Setting = TypeVar("_Setting")
 
 
 def settings_in(section: Section, keys: Mapping[str, str]) -> dict[str, object]:
-    """Return settings of transformers from a section.
-
-    Args:
-        section: The settings of the file.
-        keys: Its keys by the setting, separated by blanks; the first that is neither absent nor
-            off counts.
-    """
+    """Return settings of transformers from a section: the first of its `keys` that is on."""
     values = {ours: map(section.get, known.split()) for ours, known in keys.items()}
     return {ours: next(filter(None, found), None) for ours, found in values.items()}
 

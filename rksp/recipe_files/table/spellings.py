@@ -57,10 +57,7 @@ def _thesaurus(*path: str) -> Any:
 
 
 def units(part: str, *within: str) -> dict[str, str]:
-    """Return a part of the table, such as a field: unit → spellings, with blanks between them.
-
-    A field that the table does not have has none.
-    """
+    """Return unit → spellings, with blanks between, of a field or another part that is there."""
     return {**_thesaurus(part, *within)} if part in _thesaurus() else {}
 
 
