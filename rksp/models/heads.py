@@ -174,7 +174,6 @@ def _text_tower(config: Config) -> Config | None:
 def _of_two_towers(
     target: str, config: Config, text: Config, known: Sequence[Task], heads: Heads
 ) -> Choice:
-    """Choose the text tower alone, because a model that compares two towers has no own loss."""
     images = "; --task image-classification scores the image tower" if known else ""
     if _BASE not in heads(text.model_type):
         raise InputError(
