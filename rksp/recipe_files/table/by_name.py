@@ -322,22 +322,25 @@ def _length(draft: Draft, names: Names) -> None:
 
 
 def _batch(draft: Draft, names: Names) -> None:
-    total, tokens, mini, rolled, size, bare, steps = (
-        _first(draft, names, "batch_size", spelt("batch_size", unit))
+    kinds = {
+        unit: _first(draft, names, "batch_size", spelt("batch_size", unit))
         for unit in ("whole", "tokens", "mini", "prompts", "device", "plain", "accumulation")
-    )
+    }
     is_rl, answers = draft.value("objective") in REINFORCED, None
     if is_rl:
         answers = _first(draft, names, "generations", spelt("generations", "number"))
+    total, size, steps = kinds["whole"], kinds["device"], kinds["accumulation"]
+    bare = kinds["plain"]
     if size is None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
+    rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
-    prompts = mini or (rolled if is_rolled else None)
+    prompts = kinds["mini"] or (rolled if is_rolled else None)
     counted, several = total or bare, answers if answers and answers.value > 1 else None
     is_more = rolled and counted and counted.value > rolled.value  # than a rollout's prompts
-    if is_rl and size is not None and steps is not None and mini is None and total is None:
+    if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
         draft.unknown("batch_size", size, said)
     elif is_rl and prompts is not None and prompts.value > 0:
@@ -353,8 +356,8 @@ def _batch(draft: Draft, names: Names) -> None:
         count = int(total.value) // (length if is_tokens else 1)
         text = f"{total.value:g} tokens / {length} a sequence" if is_tokens else ""
         draft.put("batch_size", count, total, text=text)
-    elif tokens is not None:
-        length = int(draft.value("sequence_length"))
+    elif kinds["tokens"] is not None:
+        tokens, length = kinds["tokens"], int(draft.value("sequence_length"))
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
@@ -429,32 +432,29 @@ def _precision(draft: Draft, names: Names) -> None:
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    switches, stated, several, alphas, modules, bit_counts = (
-        names.find(spelt("peft", part))
-        for part in ("on", "word", "rank", "alpha", "targets", "bits")
-    )
+    said = {part: names.find(spelt("peft", part)) for part in units("peft")}
     named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
-    words = texts([*stated, *named])
+    words = texts([*said["word"], *named])
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
-    on = next((one for one in switches if is_on(one.value)), None)
-    ranks = (one for one in several if one.key not in draft.document.defaults)
+    on = next((one for one in said["on"] if is_on(one.value)), None)
+    ranks = (one for one in said["rank"] if one.key not in draft.document.defaults)
     ranks = (one for one in ranks if word or on or "lora" in one.key.lower())
     rank = next((one for one in ranks if (number(one.value) or 0) > 0), None)
-    said = [str(one.value).lower() for one in (*switches, *stated)]
-    is_off = any(not is_on(word) or word == "full" for word in said)
+    switches = [*said["on"], *said["word"]]
+    is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
         return
-    bits = next((one for one in bit_counts if is_on(one.value)), None)
+    bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     draft.put("peft", "qlora" if is_four else "lora", sign, bits)
-    ranks_at, alphas_at, modules_at = (
-        " ".join(one.key for one in found) for found in (several, alphas, modules)
+    rank_keys, alpha, targets = (
+        " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )
-    convert.put_lora(draft, ranks_at, alphas_at, modules_at)
+    convert.put_lora(draft, rank_keys, alpha, targets)
 
 
 _FILLED = {
