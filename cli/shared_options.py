@@ -411,8 +411,8 @@ class ViewOptions(ExitOptions):
         list[Path],
         Flag(
             "--export",
-            "Also write all cells (.csv, .jsonl), or those that pass as a sweep: W&B "
-            "(.yaml), Hydra (.txt), Optuna (.json); repeatable.",
+            "Also write all cells (.csv, .jsonl), or the settings of those that pass (.json); "
+            "repeatable.",
             unit="file",
         ),
     ] = []

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
-from rksp.assessment.levers import applied_in, levers_of
+from rksp.assessment.levers import levers_of
 from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
@@ -308,8 +308,7 @@ def _answer(
             replace(inputs_of(evidence, other), **changed), features.values
         )
         basis.estimate.lose_at(rates)
-        levers = levers_of(evidence.declared, recipe, model, predict)
-        return replace(basis, levers=levers, applied=applied_in(model))
+        return replace(basis, levers=levers_of(evidence.declared, recipe, predict))
 
     # `declared` is the evidence's own: it stands for it.
     asked = (evidence.declared, recipe.but_for_rate, detail)

@@ -236,7 +236,6 @@ class Basis:
         reasons: Why rksp cannot tell, clauses; empty if it can.
         digest: Of the data that the model was fitted on.
         levers: What would raise the edge, the largest first.
-        applied: Levers that the answers count with, by name.
         is_warmed: The run has a warm-up, or an optimizer for which none counts.
     """
 
@@ -244,7 +243,6 @@ class Basis:
     reasons: tuple[str, ...]
     digest: str
     levers: tuple[LeverReport, ...] = ()
-    applied: tuple[str, ...] = ()
     is_warmed: bool = True
 
     @classmethod
@@ -301,7 +299,6 @@ class Basis:
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
             counterfactual=advice,
             levers=list(self.levers),
-            applied=list(self.applied),
         )
 
     def _contributions(self) -> list[Contribution]:

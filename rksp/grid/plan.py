@@ -45,14 +45,12 @@ class GridPlan:
         notes: What was left out or read otherwise, a sentence each.
         typed: The targets that came from the command line or from Python; a factory is run only if
             it is one of these.
-        sweep: The W&B sweep that the grid was read from; empty for another grid.
         read: The run file that the cells vary, as it stands.
     """
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
-    sweep: Mapping[str, object] = dataclasses.field(default_factory=dict)
     read: RecipeFile | None = None
 
     @property
@@ -105,7 +103,6 @@ def read_plan(
     """
     base, rows, notes = Base(), None, list[str]()
     blocks: list[Mapping[str, Axis]] = [{}]
-    sweep: Mapping[str, object] = {}
     typed = {target} if target else set()
     named, path = ("The grid", Path()) if not isinstance(source, str) else (source, Path(source))
     if not isinstance(source, str):
@@ -115,7 +112,7 @@ def read_plan(
     elif path.suffix.lower() in ROWS:
         rows = read_rows(path)
     elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
-        base, blocks, notes, sweep = _file(path, samples, trainer)
+        base, blocks, notes = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(absent(source))
     elif "=" in source and not target:
@@ -146,8 +143,7 @@ def read_plan(
         notes = columns.notes()
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
     _check_fixed(recipe or {}, overrides or {}, points)
-    plan = _plan(base, points, named, typed=typed, notes=notes, max_cells=max_cells)
-    return dataclasses.replace(plan, sweep=sweep)
+    return _plan(base, points, named, typed=typed, notes=notes, max_cells=max_cells)
 
 
 def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
@@ -213,40 +209,40 @@ def _too_many(count: int, most: int) -> InputError:
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
+) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
     """Read a sweep, a grid or a run file.
 
     Returns:
-        The base, the blocks of axes, the notes, and the W&B sweep if it is one.
+        The base, the blocks of axes, and the notes.
     """
     from rksp.recipe_files.registry import matches_any, reader_for, recognize
 
     document = load_grid_file(path)
     if document.has("parameters"):
         axes, notes = _sweep(document, samples)
-        return Base(), [axes], notes, document.data
+        return Base(), [axes], notes
     sweep = document.find("hydra.sweeper.params")
     if sweep is not None and isinstance(sweep.value, Mapping):  # the rest is one run
         axes = dict(read_override(f"{name}={value}") for name, value in sweep.value.items())
         rest = {key: value for key, value in document.data.items() if key != "hydra"}
         run = dataclasses.replace(document, data=rest)
-        return Base(document=run if matches_any(run) else None), [axes], [], {}
+        return Base(document=run if matches_any(run) else None), [axes], []
     if document.has("grid") or document.has("zip"):
         base = _stated_base(document)
         blocks = _blocks(document.data.get("grid") or {}, path)
         zipped = document.data.get("zip")
-        return base, [{**block, **_zip(zipped, path)} for block in blocks], [], {}
+        return base, [{**block, **_zip(zipped, path)} for block in blocks], []
     if document.has("model_type"):
-        return Base(target=str(path)), [{}], [], {}
+        return Base(target=str(path)), [{}], []
     if trainer is not None:
-        return Base(document=document), [{}], [], {}
+        return Base(document=document), [{}], []
     if any(isinstance(value, list) for value in document.data.values()):
         try:
             recognize(document)
         except InputError:
-            return Base(), _blocks(document.data, path), [], {}
+            return Base(), _blocks(document.data, path), []
     reader_for(document)
-    return Base(document=document), [{}], [], {}
+    return Base(document=document), [{}], []
 
 
 def load_grid_file(path: Path) -> Document:

@@ -140,14 +140,14 @@ class GridStore:
         self,
         cells: Sequence[Cell],
         options: Options,
-        about: Mapping[str, Mapping[str, object]] | None = None,
+        assumed: Mapping[str, str] | None = None,
     ) -> int:
         """Put a plan into an empty store, or resume the same plan.
 
         Args:
             cells: The cells of the plan.
             options: How they are measured.
-            about: What else is to be known of the plan, by name; see `about`.
+            assumed: What nobody decided about the recipes, in words by field.
 
         Returns:
             The number of cells that were there already.
@@ -170,7 +170,7 @@ class GridStore:
                     f"{self.path} holds another grid; write to another file, or give the same "
                     "grid and options to resume."
                 )
-            known = {name: json.dumps(value, default=str) for name, value in (about or {}).items()}
+            known = {"assumed": json.dumps(assumed or {})}
             if stored is None:
                 known |= {"schema": SCHEMA, "plan": plan, "made_by": json.dumps(maker)}
                 known["options"] = options.model_dump_json()
@@ -299,14 +299,14 @@ class GridStore:
         found: dict[str, str] = json.loads(self._meta("made_by") or "{}")
         return found
 
-    def about(self, name: str) -> dict[str, object]:
-        """Return what `fill` was given under a name; empty without it.
+    def assumed(self) -> dict[str, object]:
+        """Return what nobody decided about the recipes, in words by field.
 
         Raises:
             ArtifactError: The file is damaged.
         """
         try:
-            found = json.loads(self._meta(name) or "{}")
+            found = json.loads(self._meta("assumed") or "{}")
         except ValueError as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
         return safe_strings(found) if isinstance(found, dict) else {}
