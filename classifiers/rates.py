@@ -64,13 +64,11 @@ class RateMixture:
 
     @cached_property
     def _values(self) -> _Normals:
-        """The normal distributions of a value."""
         parts = zip(self.weights, self.parts, strict=True)
         return tuple((weight, part.location, part.spread) for weight, part in parts)
 
     @cached_property
     def _sources(self) -> _Normals:
-        """The normal distributions of its source."""
         parts = zip(self.weights, self.parts, strict=True)
         return tuple((weight, part.location, max(part.between, 1e-9)) for weight, part in parts)
 

@@ -296,7 +296,8 @@ class RunOptions(Finite):
             )
         say(run.notes)
         _refuse_idle(run.recipe, given.typed)
-        return run.starting(self.is_pretrained)
+        told = self.is_pretrained
+        return run if told is None else run.starting(is_pretrained=told)
 
 
 def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:

@@ -120,7 +120,6 @@ _OTHER_MODEL = "it is another architecture, and a trained one cannot be given it
 
 
 def _initialized(factor: float, times: str, held_back: str = "") -> Lever:
-    """Return the lever that multiplies the model's initial deviation, 0.02 where it states none."""
     return Lever(
         f"init_x{factor:g}",
         "an initial deviation of {value}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -110,7 +110,7 @@ class LeverTable(Finite):
         return None if kind is None else self.sizes.get(kind, {}).get(lever)
 
     @classmethod
-    def built(cls, stored: Any) -> LeverTable:
+    def built(cls, stored: object) -> LeverTable:
         """Return the table of stored fields; a ValueError names what is no lever."""
         table = cls.model_validate(stored)
         unknown = {name for sizes in table.sizes.values() for name in sizes} - BY_NAME.keys()

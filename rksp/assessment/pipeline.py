@@ -418,10 +418,11 @@ def _target(first: Evaluation) -> documents.ScoredTarget:
 
 
 def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
-    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": version("transformers")}
-    if (seen := first.measurement) is None:
-        if isinstance(first.source.config, TableConfig):  # the table's release read it
-            made["transformers"] = common().transformers
+    read_by = version("transformers")
+    if (seen := first.measurement) is None and isinstance(first.source.config, TableConfig):
+        read_by = common().transformers  # the table's release
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": read_by}
+    if seen is None:
         return made | {"weights": "not built"}
     return made | {
         "weights": seen.weights,

@@ -326,7 +326,6 @@ def start_lower(estimate: EdgeEstimate | FineTuningEstimate, rate: float) -> str
 
 
 def _strange(model: EdgePredictor, features: Features) -> list[str]:
-    """Say which measured feature is the least like those of the labelled runs, if one is far."""
     far = [
         (by, FEATURES[name])
         for name, by in model.strangeness(features.values).items()
@@ -365,7 +364,6 @@ def open_at(low: float, high: float, edge: float) -> list[str]:
 
 
 def _advice(estimate: EdgeEstimate, rate: float, threshold: float) -> str | None:
-    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
     start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:

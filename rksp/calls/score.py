@@ -119,7 +119,8 @@ def score(
             f"rksp.score takes a torch module, a path or a model's name, not a "
             f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
         )
-    run = run.starting(is_pretrained)
+    if is_pretrained is not None:
+        run = run.starting(is_pretrained=is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed), terms).learning(
         [Path(path) for path in paths]
@@ -149,7 +150,6 @@ def _given(recipe: object) -> tuple[dict[str, object], Path | None]:
 
 
 def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms among named arguments, and the arguments that are left."""
     told = {name: value for name, value in more.items() if name in Terms.model_fields}
     rest = {name: value for name, value in more.items() if name not in told}
     for name in ("fail_on", "select", "ignore", "levels"):
@@ -172,7 +172,6 @@ def _is_module(target: object) -> TypeGuard[nn.Module]:
 
 
 def _check(options: object, cache: object, runs: object) -> None:
-    """Check the kinds of arguments that nothing else checks."""
     paths = (str, os.PathLike)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     check_kind("cache", cache, (bool, *paths), "True, False or a folder")

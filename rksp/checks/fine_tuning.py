@@ -87,7 +87,6 @@ def _limit(evidence: CheckEvidence) -> float:
 
 
 def _whole(evidence: CheckEvidence) -> float:
-    """Return the highest usual rate of training all weights, by kind and size."""
     is_encoder = evidence.settings.family.kind == "encoder"
     size = evidence.settings.width or 0.0 if is_encoder else evidence.parameters or 0.0
     table = _ENCODERS if is_encoder else _DECODERS

@@ -25,12 +25,12 @@ from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.files import absent
-from rksp.ground.flags import flags_of
+from rksp.ground.flags import checked, flags_of
+from rksp.ground.model import Strict
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
-from rksp.recipe_files.parse.values import as_section
 from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000
@@ -147,7 +147,6 @@ def read_plan(
 
 
 def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
-    """Return the typed axes; two of one field are an error and no product."""
     found: dict[str, Axis] = {}
     for name, axis in map(read_override, assignments):
         twin = next((one for one in found if canonical(one) == canonical(name)), None)
@@ -164,7 +163,6 @@ def _targets(axes: Mapping[str, Axis]) -> list[str]:
 def _check_fixed(
     recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
 ) -> None:
-    """Refuse an axis of any point that sets what an option fixes."""
     for name in dict.fromkeys(name for point in points for name in point):
         kind, field = canonical(name)
         if kind == "recipe" and field in recipe:
@@ -261,31 +259,27 @@ def load_grid_file(path: Path) -> Document:
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
+class _Stated(Strict):
+    grid: object = None
+    zip: object = None
+    base: object = None
+    target: str | None = None
+    set: Mapping[str, object] | None = None
+    recipe: Mapping[str, object] | None = None
+    seed: object = None
+
+
 def _stated_base(document: Document) -> Base:
-    data = document.data
-    known = {"grid", "zip", "base", "target", "set", "recipe", "seed"}
-    unknown = set(data) - known
-    if unknown:
-        raise InputError(
-            f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
-            f"{', '.join(sorted(known))}."
-        )
-    for name, kind, noun in (
-        ("target", str, "a text"),
-        ("set", Mapping, "a mapping"),
-        ("recipe", Mapping, "a mapping"),
-    ):
-        if data.get(name) is not None and not isinstance(data[name], kind):
-            raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
-    run = data.get("base")
-    there = load_document(document.path.parent / str(run)) if run else None
-    target = data.get("target")
+    known = {str(name): value for name, value in document.data.items()}
+    said = {name: f"{document.path}: {name!r}" for name in known}
+    stated = checked(_Stated, known, noun=f"grid in {document.path}", sources=said)
+    there = load_document(document.path.parent / str(stated.base)) if stated.base else None
     return Base(
-        target=None if target is None else str(target),
-        overrides=as_section(data.get("set")),
-        recipe=as_section(data.get("recipe")),
+        target=stated.target,
+        overrides=stated.set or {},
+        recipe=stated.recipe or {},
         document=there,
-        seed=seed_of(data.get("seed") or 0),
+        seed=seed_of(stated.seed or 0),
     )
 
 
@@ -312,20 +306,19 @@ def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in grids]
 
 
-def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
+def _zip(zipped: object, path: Path) -> dict[str, Axis]:
     if zipped is None:
         return {}
-    lists = list(zipped.values()) if isinstance(zipped, Mapping) else []
+    named = zipped if isinstance(zipped, Mapping) else {}
+    lists = list(named.values())
     if not all(isinstance(part, list) for part in lists) or len(set(map(len, lists))) != 1:
         raise InputError(f"{path}: 'zip' must hold lists by name, all of the same length.")
-    names = tuple(str(name) for name in zipped)
-    return {"\0".join(names): Choice(values=tuple(zip(*zipped.values(), strict=True)))}
+    return {"\0".join(map(str, named)): Choice(values=tuple(zip(*lists, strict=True)))}
 
 
 def _points(
     blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
 ) -> list[Point]:
-    """Return all points of every block, or `samples` of them, each drawn from a random block."""
     if samples is None:
         return [point for block in blocks for point in _product(block, max_cells)]
     if samples > max_cells:

@@ -260,7 +260,6 @@ def read_grid(path: Path) -> GridResult:
 
 @contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Convert SQLite's errors during the work into errors of rksp."""
     try:
         yield
     except sqlite3.DatabaseError as error:

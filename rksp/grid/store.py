@@ -306,10 +306,10 @@ class GridStore:
             ArtifactError: The file is damaged.
         """
         try:
-            found = json.loads(self._meta("assumed") or "{}")
+            found = safe_strings(json.loads(self._meta("assumed") or "{}"))
         except ValueError as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
-        return safe_strings(found) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
 
     def profiles(self) -> list[float]:
         """Return the seconds of every profile."""
@@ -336,7 +336,6 @@ class GridStore:
         return rows
 
     def _reclaim(self, now: float) -> None:
-        """Open cells whose lease has expired or whose process on this machine is gone."""
         held = self._base.execute(
             "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner != ?", (self.owner,)
         ).fetchall()
@@ -347,7 +346,6 @@ class GridStore:
         self._base.execute(f"{back} AND lease < ? AND owner != ?", (now, self.owner))
 
     def _check_maker(self, maker: dict[str, str]) -> None:
-        """Refuse to mix the numbers of two versions or classifiers in one table."""
         stored = self.made_by()
         for name in ("rksp", "classifier"):
             if stored.get(name) != maker[name]:

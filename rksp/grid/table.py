@@ -29,7 +29,8 @@ from rksp.recipe_files.parse.document import parse_yaml
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+Comparison = Callable[[Any, Any], bool]  # of what a cell holds with what is wanted
+_COMPARE: dict[str, Comparison] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -135,7 +136,7 @@ def _worth(record: Record) -> float:
     return float(_TEXT / max(tokens, 1) ** _TEXT_POWER)
 
 
-def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
+def read_condition(text: str) -> tuple[str, Comparison, object]:
     """Return the column, the comparison and the value of `lr<=1e-3` or `verdict=ok`.
 
     Raises:
@@ -166,7 +167,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     return list(found)
 
 
-def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
+def _meets(found: object, compare: Comparison, value: object) -> bool:
     try:
         return found is not None and bool(compare(found, value))
     except TypeError:

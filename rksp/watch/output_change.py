@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -46,7 +46,7 @@ class Use:
     """
 
     path: str
-    module: Any
+    module: nn.Module
     parameter: nn.Parameter
     is_transposed: bool = False
     is_head: bool = False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rksp.ground.model import definite
+from rksp.recipe.optimizers.groups import Group, groups_of, parameters_of
 
 
 class JointOptimizer(torch.optim.Optimizer):
@@ -16,9 +17,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:
         self.parts = (first, second)
-        super().__init__(
-            [p for part in self.parts for g in part.param_groups for p in g["params"]], {}
-        )
+        super().__init__(parameters_of(*self.parts), {})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -63,14 +62,14 @@ class Lion(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+        for group in groups_of(self):
+            params: list[Tensor] = [p for p in group.params if p.grad is not None]
             if params:
                 self._move(group, params)
         return loss
 
-    def _move(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        beta1, beta2 = group["betas"]
+    def _move(self, group: Group, params: list[Tensor]) -> None:
+        beta1, beta2 = definite(group.betas)
         grads = [definite(p.grad) for p in params]
         for p in params:
             if not self.state[p]:
@@ -79,6 +78,6 @@ class Lion(torch.optim.Optimizer):
         updates = torch._foreach_mul(momenta, beta1)
         torch._foreach_add_(updates, grads, alpha=1 - beta1)
         torch._foreach_sign_(updates)
-        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, updates, alpha=-group["lr"])
+        torch._foreach_mul_(params, 1 - group.rate * definite(group.weight_decay))
+        torch._foreach_add_(params, updates, alpha=-group.rate)
         torch._foreach_lerp_(momenta, grads, 1 - beta2)

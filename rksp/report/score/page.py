@@ -33,7 +33,6 @@ class Scale:
     forms: Sequence[Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the form that the width holds."""
         fits = (form for form in self.forms if cell_len(form.plain) <= options.max_width)
         yield next(fits, self.forms[-1])
 
