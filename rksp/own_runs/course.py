@@ -199,7 +199,6 @@ def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
 
 
 def _ends_lost(known: np.ndarray) -> bool:
-    """Tell whether no number stays: the end, or most of what follows the first, holds none."""
     lost = ~known
     if not lost.any():
         return False
@@ -275,7 +274,6 @@ def _falling(values: np.ndarray) -> np.ndarray:
 
 
 def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
-    """Judge the curve of the loss, lower is better; return the record of the onset too."""
     rise, first = facts.ended - facts.level, facts.values[0]
     is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
     usual = max(_NOISE * facts.wobble, _HABIT * _wander(facts))
@@ -432,7 +430,6 @@ def _has_risen(held: _Facts) -> bool:
 
 
 def _has_turned(values: np.ndarray, lowest: int) -> bool:
-    """Tell whether the last third of noisy evaluations is higher than as many about the lowest."""
     size = len(values) // 3
     low, late = values[max(0, lowest - size // 2) :][:size], values[-size:]
     if size < FEWEST or len(low) < size:
@@ -442,7 +439,6 @@ def _has_turned(values: np.ndarray, lowest: int) -> bool:
 
 
 def _onset(facts: _Facts) -> int:
-    """Return the record at which the rise to the end began: the first that never came back."""
     rise = facts.ended - facts.level
     share = 0.1 * min(rise, facts.learned) if facts.learned > 0 else 0.1 * rise
     limit = facts.level + min(max(facts.wobble, share), 0.5 * rise)
@@ -453,7 +449,6 @@ def _onset(facts: _Facts) -> int:
 
 
 def _nan_onset(values: np.ndarray) -> int:
-    """Return the record at which a run that ends without numbers left its course."""
     first = int(np.argmax(~np.isfinite(values)))
     before = values[:first]
     if len(before) < FEWEST:
@@ -467,7 +462,6 @@ def _nan_onset(values: np.ndarray) -> int:
 
 
 def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:
-    """Return a course with the step of its onset, what moved first, and the gradient's lead."""
     told = replace(told, onset=float(steps[onset]), moved_first="loss")
     if norm is None:
         return told

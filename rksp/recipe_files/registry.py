@@ -68,10 +68,7 @@ READERS: tuple[Reader, ...] = tuple(
     reader_of(name, vars(home)) for home, names in _HOMES for name in names.split()
 )
 # Reads what no trainer's reader knows, by the names of the settings alone.
-BY_NAME = Reader(
-    name="by name", title="settings found by name", version="", source="", marks=(),
-    steps=(by_name.fill,),
-)  # fmt: skip
+BY_NAME = Reader(name="by name", title="settings found by name", steps=(by_name.fill,))
 FIXED = "the model's own weights are not trained"
 _EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (

@@ -120,13 +120,11 @@ class Records:
 
 
 def _named(name: str) -> str:
-    """Return a column's name without blanks about it; of a counter in small letters."""
     plain = name.strip()
     return plain.lower() if plain.lower() in _COUNTERS else plain
 
 
 def _number(value: object) -> float | None:
-    """Return a number, also one that a trainer wrote as text."""
     if isinstance(value, str):
         plain = _PRINTED.sub(r"\1", value.strip())
         return float(plain) if _NUMBER.fullmatch(plain) and "," not in plain else None
@@ -179,7 +177,6 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
 def _passes(
     rows: Sequence[Mapping[str, float]], counter: str | None
 ) -> Iterator[Mapping[str, float]]:
-    """Yield rows; of a pass over held-out data, which counts its own batches, the mean alone."""
     trained = -math.inf
     for is_held, part in groupby(rows, _is_held):
         group = list(part)
@@ -195,12 +192,10 @@ def _passes(
 
 
 def _is_held(row: Mapping[str, float]) -> bool:
-    """Tell whether the metrics of a row are of held-out data alone."""
     return all(is_held_out(name) for name in row if is_metric(name))
 
 
 def _goes_on(losses: Sequence[float], at: int) -> bool:
-    """Tell whether a loss goes on from where it was, and does not begin again as another run."""
     parts = losses[:3], losses[max(0, at - _FEW_ROWS) : at], losses[at : at + _FEW_ROWS]
     begun, middle, now = (np.median([x for x in part if x == x] or [0.0]) for part in parts)
     return bool(abs(now - middle) < abs(now - begun))
@@ -254,7 +249,6 @@ def _values(lines: Sequence[str]) -> Records:
 
 
 def _row(line: str) -> tuple[dict[str, float], int]:
-    """Return the numbers of a line by the words before them, and the whole of its counter."""
     row: dict[str, float] = {}
     planned, end = 0, 0
     line = _SHORTENED.sub(r"\1", _COUNTED.sub(r" \2 \1 ", line))
@@ -333,7 +327,6 @@ def _plain(name: str) -> str | None:
 
 
 def _names(line: str) -> tuple[str, ...]:
-    """Return the columns of a table's header: a counter and a metric, or metrics alone."""
     if any(char.isdigit() for char in line) or len(line) > 400:
         return ()
     mark = _mark(line)
@@ -353,7 +346,6 @@ def _mark(line: str) -> str:
 
 
 def _cells(line: str, header: Sequence[str]) -> dict[str, float] | None:
-    """Return a row of a table under its header; None where the line is none."""
     if not header or not any(char.isdigit() for char in line):
         return None
     inner = line.strip("| ")

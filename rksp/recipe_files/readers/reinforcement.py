@@ -33,7 +33,7 @@ def _rollouts(draft: Draft) -> None:
     if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
         draft.put("generations", int(agents.value), agents)
     answers = whole * (1 if agents is None else int(agents.value))
-    updates = max(1, answers // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
+    updates = max(1, answers // size) * (draft.count(f"{_ACTOR}.ppo_epochs") or 1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
     if not prompts.key and draft.document.has("data.train_batch_size"):  # null: computed elsewhere
         prompts = replace(prompts, key="data.train_batch_size", open="null")

@@ -32,9 +32,10 @@ from rksp.recipe_files.table.spellings import (
     is_on,
     number,
     plain,
+    signs,
     spelt,
     texts,
-    thesaurus,
+    units,
 )
 
 _Taken = TypeVar("_Taken", bound=Found)
@@ -104,7 +105,6 @@ def _first_that(
 
 
 def _passes_another(passed: Found, first: Found, field: str) -> bool:
-    """Tell whether what a script builds with is a name of another setting than was found."""
     if field != "learning_rate" or not isinstance(passed.value, Unresolved):
         return False
     name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
@@ -199,9 +199,7 @@ def gives_run(document: Document) -> bool:
     names = Names(document)
     if document.syntax not in ("yaml", "json", "toml"):
         return False
-    fields = ("max_steps", "batch_size")
-    units = thesaurus()
-    return all(names.find(" ".join(units[field].values()).split()) for field in fields)
+    return all(names.find(spelt(field)) for field in ("max_steps", "batch_size"))
 
 
 def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
@@ -235,12 +233,10 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
 
 def _units(field: str) -> list[tuple[str, ...]]:
     if field == "objective":
-        signs = thesaurus()["objective"]["signs"]
-        return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
-    units = thesaurus()[field]
-    if field == "batch_size":  # a device's share says nothing of a reader's whole batch
-        units = {unit: units[unit] for unit in ("whole", "tokens")}
-    return [tuple(spellings.split()) for spellings in units.values()]
+        return [tuple(sign.names.split()) for sign in signs() if sign.words]
+    # A device's share says nothing of a reader's whole batch.
+    known = ("whole", "tokens") if field == "batch_size" else units(field)
+    return [spelt(field, unit) for unit in known]
 
 
 def _flat(key: str) -> str:
@@ -292,14 +288,13 @@ def _rate(draft: Draft, names: Names) -> None:
 
 
 def _devices(draft: Draft, names: Names) -> None:
-    units = ("devices", "nodes")
-    counts = [_first(draft, names, "devices", spelt("batch_size", unit)) for unit in units]
+    counts = [_first(draft, names, "devices", spelt("batch_size", unit))
+              for unit in ("devices", "nodes")]  # fmt: skip
     if counts[0] is not None:
         convert.devices(draft, " ".join(one.key for one in counts if one is not None))
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
     words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
     found: Found | None = None
@@ -458,7 +453,7 @@ def _precision(draft: Draft, names: Names) -> None:
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
+    said = {part: names.find(spelt("peft", part)) for part in units("peft")}
     named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
     words = texts([*said["word"], *named])
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found, FoundNumber
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Section, Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -105,7 +105,6 @@ def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: st
 
 
 def _read_as(found: Found, ours: str, loss: str) -> str:
-    """Say what is read for what, and what is lost by it; empty if it is the same word."""
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     return f"{text}, {loss}" if loss else text
@@ -509,6 +508,12 @@ def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
 
 
 _Setting = TypeVar("_Setting")
+
+
+def settings_in(section: Section, keys: Mapping[str, str]) -> dict[str, object]:
+    """Return settings of transformers from a section: the first of its `keys` that is on."""
+    values = {ours: map(section.get, known.split()) for ours, known in keys.items()}
+    return {ours: next(filter(None, found), None) for ours, found in values.items()}
 
 
 def read_shape(draft: Draft, **keys: str) -> dict[str, int]:

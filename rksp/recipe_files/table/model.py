@@ -15,7 +15,7 @@ from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
 from rksp.recipe_files.table.reader import foreign_format
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, thesaurus
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, units
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
 _NAMING = re.compile(  # keys that may name the model that is trained
@@ -95,9 +95,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 def _sizes_beside(draft: Draft, key: str) -> str:
     home = key.rpartition(".")[0]
-    spellings = {
-        word.rstrip("s") for listed in thesaurus()["shape"].values() for word in listed.split()
-    }
+    spellings = {word.rstrip("s") for word in spelt("shape")}
     words = _VARIANTS | (spellings if home else set())  # at the root sizes may be anything's
     inside = (one for one in draft.document.leaves() if one.startswith(f"{home}." if home else ""))
     return next((one for one in inside if plain(one.rpartition(".")[2]).rstrip("s") in words), "")
@@ -208,7 +206,7 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
             sizes[setting], used[setting] = int(amount), spelling
             draft.look(definite(found).key)
 
-    for setting, spellings in thesaurus()["shape"].items():
+    for setting, spellings in units("shape").items():
         for spelling in spellings.split() if setting != "foreign" else ():
             take(setting, spelling)
     if used.get("hidden_size") != "hidden_dim":  # a second width is that of the feed-forward
