@@ -205,7 +205,8 @@ def may_be_optimizer(name: str) -> bool:
     """Tell whether a name is that of an optimizer that rksp knows, or much like it."""
     path, _, short = name.rpartition(".")
     is_one = short[:1].isupper() or path.rpartition(".")[2] in ("optax", "optim")
-    return is_one and not _NO_OPTIMIZER.search(name) and optimizer_named(short)[0] is not None
+    is_other = _NO_OPTIMIZER.search(name.removesuffix("Config"))  # `AdamWConfig` makes one later
+    return is_one and not is_other and optimizer_named(short)[0] is not None
 
 
 def _steps(call: Call) -> bool:

@@ -209,7 +209,6 @@ def _muon(draft: Draft) -> None:
 
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
-_MULTIPLE = 256
 
 
 def _neox_precision(draft: Draft) -> None:
@@ -285,7 +284,7 @@ def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
     window = draft.get("sliding_window_width")
     changes = {
         "num_key_value_heads": groups,
-        "intermediate_size": _gated_width(_inner(draft, sizes["hidden_size"])),
+        "intermediate_size": _gated_width(draft, _inner(draft, sizes["hidden_size"])),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
         "vocab_size": draft.count("padded_vocab_size"),
         "tie_word_embeddings": draft.true("no_weight_tying") is None,
@@ -298,13 +297,14 @@ def _inner(draft: Draft, width: int) -> int:
     return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
 
 
-def _gated_width(named: int) -> int:
+def _gated_width(draft: Draft, named: int) -> int:
     """Return the width of the product of gate and input, which is a third of the named one.
 
     Two thirds of it, so that the gate costs no parameters, are shared by the gate and the input;
-    the half is rounded up to a multiple of 256 (megatron/model/transformer.py, ParallelMLP).
+    the half is rounded up to a multiple (megatron/model/transformer.py, ParallelMLP).
     """
-    return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
+    unit = int(draft.amount("mlp_multiple_of", default=256))
+    return -(-(int(named * 2 / 3) // 2) // unit) * unit
 
 
 def _describe(draft: Draft, sizes: dict[str, Any]) -> None:

@@ -37,12 +37,14 @@ from rksp.recipe_files.table.spellings import (
 
 _TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
+_PLAIN_LORA = re.compile(r"(?<![a-z])((q|rs|use)?lora|dora)")  # GLoRA and AdaLoRA are others
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
+_OF_ROLLOUT = ("n_steps", "num_iterations")  # steps within one, and passes over one
 
 
 def _first(
@@ -196,7 +198,7 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
     for field in ("objective", *_FILLED, *_holding(draft)):
         if draft.is_read(field):
             continue
-        for words in _units(field):
+        for words in _units(draft, field):
             places: dict[str, list[Found]] = {}
             for one in names.find(words):
                 flat = _flat(one.key)
@@ -210,14 +212,19 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _units(field: str) -> list[tuple[str, ...]]:
+def _units(draft: Draft, field: str) -> list[tuple[str, ...]]:
     if field == "objective":
         signs = thesaurus()["objective"]["signs"]
         return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
     units = thesaurus()[field]
     if field == "batch_size":  # a device's share says nothing of a reader's whole batch
         units = {unit: units[unit] for unit in ("whole", "tokens")}
-    return [tuple(spellings.split()) for spellings in units.values()]
+    passed = _passed_over(draft)
+    return [tuple(one for one in spelt(field, unit) if one not in passed) for unit in units]
+
+
+def _passed_over(draft: Draft) -> tuple[str, ...]:
+    return _OF_ROLLOUT if draft.value("objective") in REINFORCED else ()
 
 
 def _flat(key: str) -> str:
@@ -234,7 +241,7 @@ def complete(draft: Draft) -> None:
     set_objective(draft, names)
     is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
     for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
-        spellings = [spelling for words in _units(field) for spelling in words]
+        spellings = [spelling for words in _units(draft, field) for spelling in words]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
@@ -337,6 +344,8 @@ def _batch(draft: Draft, names: Names) -> None:
     if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
         draft.unknown("batch_size", size, said)
+    elif is_rl and prompts and size and "mini" in size.key and size.value > prompts.value:
+        draft.unknown("batch_size", size, f"{size.key} is more than {prompts.key}")
     elif is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
         text = f"{prompts.value:g} prompts × {each} answers"
@@ -368,8 +377,8 @@ def _steps(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
-        is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
-        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        passed = _passed_over(draft)
+        spellings = [one for one in spelt("max_steps", unit) if one not in passed]
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
@@ -444,7 +453,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
-    draft.put("peft", "qlora" if is_four else "lora", sign, bits)
+    is_other = word is not None and _PLAIN_LORA.search(word.value.lower()) is None
+    draft.put("peft", "other" if is_other else "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )

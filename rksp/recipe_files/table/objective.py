@@ -16,6 +16,7 @@ from rksp.recipe_files.table.loop import doubt_of_text
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
 
 _OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
+_OWN_SECTIONS = ("dpo", "kto", "orpo", "grpo", "ppo")
 _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 
 
@@ -124,6 +125,10 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
             yield Found(key=NAMES, value=found_word), shown.split(), bool(meaning)
     if re.search(r"critic(?![a-z])", plain(str(document.data.get(WORDS, "")))):
         yield Found(key=WORDS, value="critic"), ["ppo"], True
+    for home, settings in document.data.items():
+        means = _meaning({"words": True}, home) if isinstance(settings, Mapping) else []
+        if means and means[0] in _OWN_SECTIONS:  # a section of its own: `dpo: {max_num_steps: 20}`
+            yield Found(key=str(home), value=""), means, False
     rolled = set(spelt("objective", "rolled"))
     for key in document.stated().leaves():
         one = document.find(key)
