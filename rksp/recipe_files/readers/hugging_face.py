@@ -190,11 +190,9 @@ def _ranked(draft: Draft) -> None:
 
 def model(draft: Draft) -> None:
     """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
-    base = draft.text(
-        "model_name_or_path", "model_id_or_path", "config_name", "_name_or_path", "model_name"
-    )
-    if base is None and isinstance(getattr(draft.get("model"), "value", None), str):
-        base = draft.text("model")
+    named = isinstance(getattr(draft.get("model"), "value", None), str)
+    keys = ("model_name_or_path", "model_id_or_path", *(["model"] if named else []))
+    base = draft.text(*keys, "config_name", "_name_or_path", "model_name")
     settings = draft.mapping("model_config", "config", "model")
     kind = draft.text("model_type")
     if base is not None and base.value.lower() != "none":

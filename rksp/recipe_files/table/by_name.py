@@ -38,6 +38,7 @@ from rksp.recipe_files.table.spellings import (
 _TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
 _PLAIN_LORA = re.compile(r"(?<![a-z])((q|rs|use)?lora|dora)")  # GLoRA and AdaLoRA are others
+_KINDS = ("peft_type", "peft_method", "peft_scheme")  # keys whose value is one
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
@@ -330,6 +331,7 @@ def _batch(draft: Draft, names: Names) -> None:
     is_rl, answers = draft.value("objective") in REINFORCED, None
     if is_rl:
         answers = _first(draft, names, "generations", spelt("generations", "number"))
+    parts = _first(draft, names, "batch_size", spelt("batch_size", "parts")) if is_rl else None
     total, size, steps = kinds["whole"], kinds["device"], kinds["accumulation"]
     bare = kinds["plain"]
     if size is None:
@@ -348,8 +350,10 @@ def _batch(draft: Draft, names: Names) -> None:
         draft.unknown("batch_size", size, f"{size.key} is more than {prompts.key}")
     elif is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
-        text = f"{prompts.value:g} prompts × {each} answers"
-        draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
+        share = max(1, int(parts.value)) if parts is not None else 1
+        text = f"{prompts.value:g} prompts × {each} answers{f' / {share} steps' if parts else ''}"
+        count = max(1, int(prompts.value) * each // share)
+        draft.put("batch_size", count, prompts, answers, parts, text=text)
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
@@ -446,6 +450,9 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     switches = [*said["on"], *said["word"]]
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
+    other = next((one for one in said["word"] if one.key.endswith(_KINDS)), None)
+    if sign is None and other is not None and is_on(other.value) and str(other.value) != "full":
+        draft.put("peft", "other", other)  # such as peft's `C3A`
     if sign is None:
         return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
