@@ -15,7 +15,7 @@ from rksp.recipe import REINFORCED, Recipe
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
 _DEAD_SHARE = 0.75  # freshly drawn OLMoE and Qwen3-MoE, two blocks: 0.36 and 0.42
-_ROUTER = re.compile(r"router|gate$|all-linear")  # of the modules that adapters train
+_ROUTER = re.compile(r"router|gate$")  # of the modules that adapters train
 _BALANCED = "Turn the balance loss on, and check that the router's input is not constant."
 
 

@@ -43,7 +43,7 @@ _OF_LOADING = ("torch_dtype", "dtype", "attn_implementation")
 _OBJECTIVES = (
     (r"(Sequence|Image|Token|Audio|Video)Classification|MultipleChoice", "classification"),
     (r"MaskedLM", "mlm"),
-    (r"Seq2Seq|ForConditionalGeneration", "seq2seq"),
+    (r"Seq2SeqLM|ForConditionalGeneration", "seq2seq"),
     (r"SentenceTransformer|CrossEncoder|For(?!CausalLM)[A-Z]", "other"),
 )
 _ADAPTERS = re.compile(

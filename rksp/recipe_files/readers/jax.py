@@ -129,7 +129,7 @@ def _model(draft: Draft) -> None:
     own = ("scale_attn_by_inverse_layer_idx",) if kind == "gpt2" else ()
     for key in ("initializer_range", "tie_word_embeddings", *own):
         changes[key] = settings.get(key)
-    draft.describe(kind, changes, "The vocabulary is the tokenizer's; the default is used.")
+    draft.describe(kind, changes)
 
 
 _SIZES = {

@@ -308,14 +308,12 @@ def _gated_width(draft: Draft, named: int) -> int:
 
 
 def _describe(draft: Draft, sizes: dict[str, Any]) -> None:
-    vocabulary, width = draft.count("padded_vocab_size", "vocab_size"), sizes["hidden_size"]
-    notes = []
-    if vocabulary is None:
-        notes.append("The vocabulary is the tokenizer's; transformers' default of 50432 is used.")
+    width = sizes["hidden_size"]
+    notes: list[str] = []
     changes = {
         "intermediate_size": _inner(draft, width),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
-        "vocab_size": vocabulary,
+        "vocab_size": draft.count("padded_vocab_size", "vocab_size"),
         "rope_parameters.partial_rotary_factor": float(draft.amount("rotary_pct", default=1.0)),
         "use_parallel_residual": draft.true("gpt_j_residual") is not None,
         "tie_word_embeddings": draft.true("no_weight_tying") is None,

@@ -236,11 +236,7 @@ def _lingua_model(draft: Draft) -> None:
     scale = draft.amount("model.ffn_dim_multiplier", default=1.0)
     sizes["intermediate_size"] = unit * -(-int(8 * sizes["hidden_size"] / 3 * scale) // unit)
     vocabulary = draft.count("model.vocab_size", default=0)
-    note = "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
-    if vocabulary > 0:
-        draft.describe("llama", sizes | {"vocab_size": vocabulary})
-    else:
-        draft.describe("llama", sizes, note)
+    draft.describe("llama", sizes | ({"vocab_size": vocabulary} if vocabulary > 0 else {}))
 
 
 _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")

@@ -22,7 +22,7 @@ def _rollouts(draft: Draft) -> None:
     group = draft.number_or(1, "actor_rollout_ref.rollout.n")
     size, each = int(mini.value), int(group.value)
     prompts = draft.number_or(1024, "data.train_batch_size")
-    if not mini.key and prompts.value < size:  # verl refuses it; another program cuts it otherwise
+    if prompts.value < size:  # verl refuses it; another program cuts it otherwise
         mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)

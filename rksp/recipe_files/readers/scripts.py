@@ -48,7 +48,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     trl = TRL.match(first.short)
     if trl is not None and trl[1] != "SFT":
         parts.keep(first, "", {"objective": trl[1].lower()})
-    elif first.short.startswith("Seq2Seq"):
+    elif first.short.startswith("Seq2Seq") and "CAUSAL_LM" not in document.data[WORDS]:
         parts.keep(first, "", {"objective": "seq2seq"})
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:

@@ -43,6 +43,7 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_OF_DATA = re.compile(r"data|corpus|text|file", re.I)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 _OF_ROLLOUT = ("n_steps", "num_iterations")  # steps within one, and passes over one
@@ -128,9 +129,19 @@ def fill(draft: Draft) -> None:
     _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+    _doubt_part(draft)
     settle_loop(draft)
     is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
     settle_adapters(draft, is_module=is_module)
+
+
+def _doubt_part(draft: Draft) -> None:
+    """Leave the objective unknown of a file that names no data and no batch: it is but a part."""
+    is_file = draft.document.syntax in ("yaml", "json", "toml")
+    is_open = not any(map(draft.knows, ("objective", "batch_size"))) and draft.names_weights
+    if is_file and is_open and not any(map(_OF_DATA.search, draft.document.leaves())):
+        found = Found(key=str(draft.document.path.name), value="")
+        draft.unknown("objective", found, "the file says nothing of the data that it trains on")
 
 
 def _held(draft: Draft, names: Names) -> None:

@@ -16,7 +16,7 @@ from rksp.recipe_files.table.loop import doubt_of_text
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
 
 _OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
-_OWN_SECTIONS = ("dpo", "kto", "orpo", "grpo", "ppo")
+_OWN_SECTIONS = ("lm", "dpo", "kto", "orpo", "grpo", "ppo")
 _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 
 
