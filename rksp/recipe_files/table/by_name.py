@@ -147,10 +147,10 @@ def fill(draft: Draft) -> None:
 
 
 def _doubt_part(draft: Draft) -> None:
-    """Leave the objective unknown of a file that names no data and no batch: it is but a part."""
-    is_file = draft.document.syntax in ("yaml", "json", "toml")
+    """Leave the objective unknown of sections without data and batch: the file is but a part."""
+    sections = [one for one in draft.document.data.values() if isinstance(one, Mapping)]
     is_open = not any(map(draft.knows, ("objective", "batch_size"))) and draft.names_weights
-    if is_file and is_open and not any(map(_OF_DATA.search, draft.document.leaves())):
+    if len(sections) > 1 and is_open and not any(map(_OF_DATA.search, draft.document.leaves())):
         found = Found(key=str(draft.document.path.name), value="")
         draft.unknown("objective", found, "the file says nothing of the data that it trains on")
 
@@ -483,7 +483,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     is_other = word is not None and _PLAIN_LORA.search(word.value.lower()) is None
-    draft.put("peft", "other" if is_other else "qlora" if is_four else "lora", sign, bits)
+    place = sign.key.rpartition(".")[0]
+    home = f"{place}." if "peft" in place or "lora" in place else ""
+    kind, switch = convert.kind_of_adapters(draft, "qlora" if is_four else "lora", home=home)
+    draft.put("peft", "other" if is_other else kind, sign, bits, switch)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )
