@@ -13,9 +13,9 @@ import dataclasses
 import math
 from itertools import pairwise
 
-from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.by_name import adapters as adapters  # a step of NeMo's table
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
 
@@ -211,16 +211,6 @@ def _muon(draft: Draft) -> None:
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 
 
-def _neox_precision(draft: Draft) -> None:
-    named, kind = draft.text("precision"), draft.text("fp16.type")
-    if named is not None:
-        convert.put_precision(draft, named)
-    elif draft.true("fp16.enabled") is not None and kind is not None:
-        convert.put_precision(draft, kind)
-    else:
-        convert.switches(draft, {"bf16.enabled": "bf16", "fp16.enabled": "fp16"})
-
-
 def _neox_warmup(draft: Draft) -> None:
     """Set the warm-up, a share of the decay's steps, by default 0.01 (megatron/training.py)."""
     share, end = draft.number_or(0.01, "warmup"), draft.number("lr_decay_iters")
@@ -378,12 +368,7 @@ def _nemo_decay(draft: Draft) -> float:
     return 0.01 if draft.text_or("", f"{_OPTIM}.name").value == "adamw" else 0.0
 
 
-def _adapters(draft: Draft) -> None:
-    scheme = draft.text("model.peft.peft_scheme")
-    if scheme is not None and scheme.value.lower() not in ("none", "null"):
-        name = scheme.value.lower()
-        draft.put("peft", name if name in LOW_RANK else "other", scheme)
-        convert.number(draft, "lora_rank", ["model.peft.lora_tuning.adapter_dim"])
+def _nemo_start(draft: Draft) -> None:
     start = draft.text(
         *("restore_from_path", "model.restore_from_path"),
         "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner

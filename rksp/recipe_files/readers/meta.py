@@ -80,11 +80,7 @@ def _titan_fall(draft: Draft) -> None:
     draft.default("schedule", "linear")
 
 
-def _titan_precision(draft: Draft) -> None:
-    weights = draft.text("training.dtype")
-    if weights is not None and weights.value in ("bfloat16", "float16"):
-        convert.put_precision(draft, weights, is_pure=True)
-        return
+def _titan_converters(draft: Draft) -> None:
     converters = draft.get(*_CONVERTERS)
     names = converters.value if converters is not None else ()
     for name in names if isinstance(names, list) else ():
@@ -97,11 +93,6 @@ def _titan_precision(draft: Draft) -> None:
                 value = re.search(rf"\b{key}=([\d.]+)", text)
                 if value is not None:
                     draft.put(field, float(value[1]), converters, text=value[0])
-    if draft.knows("precision"):
-        return
-    found = draft.text("training.mixed_precision_param")
-    if found is not None:
-        convert.put_precision(draft, found)
 
 
 def _titan_model(draft: Draft) -> None:

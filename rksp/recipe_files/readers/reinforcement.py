@@ -96,18 +96,6 @@ def _open_objective(draft: Draft) -> None:
         draft.put("objective", known.get(kind, "other"), found)
 
 
-def _open_rate(draft: Draft) -> None:
-    """Set the peak rate; Muon's matrices have one of their own, 0.02 by default."""
-    if draft.value("optimizer") == "muon":
-        convert.number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
-        draft.default("learning_rate", 0.02)
-    draft.asked.update(("critic.adam.lr", "critic_learning_rate"))  # of another model
-    keys = "actor.adam.lr adam.lr actor_learning_rate learning_rate"
-    convert.number(draft, "learning_rate", keys.split())
-    usual = {"sft": 5e-6, "dpo": 1e-5, "rm": 9e-6}
-    draft.default("learning_rate", usual.get(_kind(draft), 1e-6))
-
-
 def _open_length(draft: Draft) -> None:
     size = draft.number_or(128, "train.batch_size", "train_batch_size")
     draft.put("batch_size", int(size.value), size)
