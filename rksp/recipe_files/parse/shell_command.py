@@ -22,6 +22,7 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
+_TAKES_CODE = re.compile(r"--?\w*(plugin|reward|func|register|path)")  # a flag; no program follows
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _CONFIG = re.compile(r"^(--|\+{0,2})(config|cfg|config_file|config-file|config_path)=")
@@ -79,6 +80,8 @@ def command_of(words: list[Word]) -> CommandLine:
 
 def _find_program(texts: list[str]) -> tuple[int, str]:
     for i, text in enumerate(texts):
+        if i and _TAKES_CODE.match(texts[i - 1]):
+            continue
         if (match := _PROGRAM.search(text)) and match[1] not in _QUEUES:
             return i, match[1] or match[2]
         if (match := _TOOLS.search(text)) and i + 1 < len(texts):

@@ -46,9 +46,10 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     parts.adapters()
     parts.model()
     words, trl = str(document.data[WORDS]), TRL.match(first.short)
+    is_causal = any(_CAUSAL.search(call.name) for call in calls)
     if trl is not None and trl[1] != "SFT":
         parts.keep(first, "", {"objective": trl[1].lower()})
-    elif first.short.startswith("Seq2Seq") and "CAUSAL_LM" not in words:
+    elif first.short.startswith("Seq2Seq") and not is_causal and "CAUSAL_LM" not in words:
         parts.keep(first, "", {"objective": "seq2seq"})
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
@@ -59,7 +60,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     adapted = OF_ADAPTERS.search(words.lower())
     if adapted is not None and PEFT not in parts.data:
         parts.data[ADAPTED] = adapted[0]
-    if _OWN_LOSS.search(words) or not any(_CAUSAL.search(call.name) for call in calls):
+    if _OWN_LOSS.search(words) or not is_causal:
         parts.data[WORDS] = words
     bounded(parts.data, document.path)
     read = dataclasses.replace(
