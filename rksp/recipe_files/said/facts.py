@@ -50,7 +50,9 @@ def _tables() -> dict[str, Any]:
 
 def trainer_of(reader: str) -> tuple[tuple[str, ...], str]:
     """Return what a reader's trainer is called in conditions, and its package; both may be none."""
-    names, package, *_ = _tables()["trainers"].get(reader, ((), ""))
+    rows = dict(_tables()["trainers"])
+    own = rows.pop("own").split()
+    names, package, *_ = rows.get(reader, ((reader,) if reader in own else (), ""))
     return tuple(names), package
 
 
@@ -61,9 +63,10 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
     known.
     """
     document, found, names = read.document, dict(_of_fields(read)), trainer_of(read.reader)[0]
-    if document is None or not names:
+    if document is None:
         return found
-    found["trainer"] = Fact(names)
+    if names:
+        found["trainer"] = Fact(names)
     if "hf_trainer" in names:
         loading = _said(document, "loading")
         is_whole = document.syntax != "script"  # a script may load the model in another file
@@ -73,25 +76,41 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
             found["trainer"] = Fact((*names, "unsloth"))
         found |= _of_launch(document, read.deepspeed)
         found |= _of_padding(read.reader, found)
-    if read.reader in ("megatron", "litgpt"):
+    elif read.reader in ("megatron", "litgpt", "torchtune"):
         found |= _said(document, read.reader)
+    else:
+        found |= _by_name(document)
     if read.reader == "megatron":
         engine = found.get("transformer_engine", Fact((None,))).values[0]
         found["transformer_engine"] = Fact((engine in (None, "transformer_engine"),))
         if document.find("use_megatron_fsdp") is not None:
             found["distributed"] = Fact(("megatron_fsdp",))
-    if read.reader == "deepspeed" or read.deepspeed is not None:
+    if read.reader in ("deepspeed", "gpt-neox") or read.deepspeed is not None:
         found |= _of_deepspeed(read.deepspeed or document, found)
     if read.devices is not None:
         found["world_size"] = Fact((read.devices,))
     return found
 
 
-def _said(document: Document, table: str) -> dict[str, Fact]:
-    facts = {}
+def _rows(table: str) -> dict[str, str]:
     rows = dict(_tables()[table])
-    rows |= {name: name for name in rows.pop("own", "").split()}
-    for name, keys in rows.items():
+    return rows | {name: name for name in rows.pop("own", "").split()}
+
+
+def _by_name(document: Document) -> dict[str, Fact]:
+    """Return what is stated once, in whatever section, under a name that has one meaning."""
+    leaves = document.stated().leaves()
+    rows = {}
+    for name, keys in _rows("anywhere").items():
+        named = [one for one in leaves for key in keys.split() if f".{one}".endswith(f".{key}")]
+        if len(named) == 1:
+            rows[name] = named[0]
+    return _said(document, rows)
+
+
+def _said(document: Document, table: str | Mapping[str, str]) -> dict[str, Fact]:
+    facts = {}
+    for name, keys in (_rows(table) if isinstance(table, str) else table).items():
         found = document.find(*keys.split())
         if found is None:
             facts[name] = Fact((None,))
