@@ -80,15 +80,16 @@ def command_of(words: list[Word]) -> CommandLine:
 
 def _find_program(texts: list[str]) -> tuple[int, str]:
     for i, text in enumerate(texts):
-        if i and _TAKES_CODE.match(texts[i - 1]):
+        before, after = texts[i - 1] if i else "", texts[i + 1] if i + 1 < len(texts) else ""
+        if _TAKES_CODE.match(before):
             continue
         if (match := _PROGRAM.search(text)) and match[1] not in _QUEUES:
             return i, match[1] or match[2]
-        if (match := _TOOLS.search(text)) and i + 1 < len(texts):
-            return i + 1, f"{match[1]} {texts[i + 1]}"
-        name = texts[i + 1] if text in _MODULE and i + 1 < len(texts) else ""
-        if "." in name and "distributed" not in name:
-            return i + 1, name
+        is_between = before.startswith("-") and after.startswith("-")  # --model_author swift --lr
+        if (match := _TOOLS.search(text)) and after and not is_between:
+            return i + 1, f"{match[1]} {after}"
+        if text in _MODULE and "." in after and "distributed" not in after:
+            return i + 1, after
     return -1, ""
 
 
