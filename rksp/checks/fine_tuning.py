@@ -74,8 +74,8 @@ def _limit(evidence: CheckEvidence) -> float:
     is_tiny = (evidence.block_parameters or math.inf) < _LADDERS_BELOW
     if is_answered and (is_tiny or kind == "encoder" or recipe.peft != "none"):
         is_known = False  # the model of fine-tuning saw these fail: RKSP501 says its rates
-    if evidence.start.is_scratch or not is_known:
-        return math.inf
+    if evidence.start.is_scratch or not is_known or recipe.peft == "other":
+        return math.inf  # some kinds of adapters are trained at 0.3
     is_preference = recipe.objective in _PREFERENCE_LOSSES
     if recipe.peft != "none":
         limit = _PREFERENCE_ADAPTERS if is_preference else _ADAPTERS

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from operator import itemgetter
 
 from rksp.checks.check import Observation, check
 from rksp.checks.evidence import CheckEvidence
 from rksp.documents.finding import Level
-from rksp.recipe import REINFORCED
+from rksp.recipe import REINFORCED, Recipe
 
 _SPREAD, _WILD_SPREAD = 3.0, 8.0
 _ENTROPY, _COLLAPSED_ENTROPY = 0.3, 0.05
 _DEAD_SHARE = 0.75  # freshly drawn OLMoE and Qwen3-MoE, two blocks: 0.36 and 0.42
+_ROUTER = re.compile(r"router|gate$")  # of the modules that adapters train
 _BALANCED = "Turn the balance loss on, and check that the router's input is not constant."
 
 
@@ -81,9 +83,16 @@ def balance_is_off(evidence: CheckEvidence) -> str | None:
         return "the coefficient of the balance loss is 0"
     # Trainers of rewards compute their loss from the logits alone, whatever the model would add.
     is_own_loss = evidence.recipe.objective not in REINFORCED
-    if settings.get("output_router_logits") is False and is_own_loss:
+    if settings.get("output_router_logits") is False and is_own_loss and _trains(evidence.recipe):
         return _NOT_ADDED
     return None
+
+
+def _trains(recipe: Recipe) -> bool:
+    """Tell whether a router may change; adapters leave it alone unless they name it."""
+    targets = recipe.lora_targets or ()
+    is_named = any(_ROUTER.search(target) is not None for target in targets)
+    return recipe.peft == "none" or is_named
 
 
 @check("RKSP804")

@@ -318,7 +318,7 @@ def recognize(document: Document) -> Reader:
     for reader in READERS:
         if reader.matches(document):
             return reader
-    known = foreign_format(document)
+    known = None if document.syntax == "shell" else foreign_format(document)
     if known is not None:
         title, advice, _ = known
         raise InputError(f"{document.path} is {title}. {advice}")

@@ -86,6 +86,32 @@ def run(tmp_path):
     return write
 
 
+ANY = "model_name: gpt2\nlearning_rate: 1e-4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        (f"{ANY}model:\n  attn_impl: flash\n", "attn_implementation", ("flash_attention_2",)),
+        (f"{ANY}model:\n  attn_implementation: sdpa\n", "attn_implementation", ("sdpa",)),
+        (f"{ANY}a:\n  attn_impl: sdpa\nb:\n  attn_impl: eager\n", "attn_implementation", None),
+        (f"{ANY}train:\n  zero_stage: 2\n", "zero_stage", (2,)),
+        (ANY, "zero_stage", None),
+        (ANY, "trainer", None),
+        (DPO, "trainer", ("trl", "hf_trainer")),
+    ],
+)
+def test_what_any_file_says_once_is_a_fact(run, text, name, values):
+    fact = run_facts(read_recipe_file(run(text))).get(name)
+    assert (fact and fact.values[:2]) == values
+
+
+def test_facts_of_trainers_with_loops_of_their_own():
+    neox = run_facts(read_recipe_file(RUN_CONFIGS / "pythia/pythia-6.9b.yml", devices=8))
+    assert (neox["trainer"].values, neox["zero_stage"].values) == (("gpt-neox",), (1,))
+    assert "0068" in judged(RUN_CONFIGS / "pythia/pythia-6.9b.yml", "early_2025")
+
+
 def test_question_7_dpo_turns_nan_on_torch_2_13(run):
     found = judged(run(DPO), "newest", gpu="NVIDIA H100 80GB HBM3")
     assert found["0036"].level is Level.WARNING and "enable_cudnn_sdp(False)" in found["0036"].fix

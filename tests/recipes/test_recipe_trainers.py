@@ -408,3 +408,66 @@ def test_names_of_models():
     )
     assert hub_id_of("/tmp/my_run") is None
     assert hub_id_of("checkpoints/<NAME>") is None
+
+
+GRPO = "grpo:\n  num_prompts_per_step: 8\n  num_generations_per_prompt: 4\n  max_num_steps: 20\n"
+MODEL = "model_name: Qwen/Qwen3-0.6B\nlearning_rate: 1e-5\n"
+PEFT = "model_name_or_path: gpt2\nlearning_rate: 1e-4\nper_device_train_batch_size: 4\n"
+VERL = "data.train_batch_size=64 actor_rollout_ref.actor.optim.lr=1e-6"
+VERL_MAIN = f"python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {VERL}"
+SLIME = "python train.py --advantage-estimator grpo --lr 1e-6 --rollout-batch-size 32"
+SWIFT = "swift sft --model Qwen/Qwen3-0.6B --model_name robot --learning_rate 1e-4"
+MEGATRON = (
+    "megatron rlhf --rlhf_type gkd --model Qwen/Qwen3-4B --external_plugins a/plugin.py --lr 1e-5"
+)
+LOAD = "model = AutoModelFor{}.from_pretrained('x/y')\n"
+SEQ2SEQ = "Seq2SeqTrainingArguments('out', learning_rate=1e-4, predict_with_generate=True)\n"
+LLAMA_V1 = """\
+model: Qwen/Qwen3-0.6B
+model_class: llm
+train_dataset: a
+cutoff_len: 2048
+micro_batch_size: 1
+learning_rate: 1e-4
+peft_config:
+  name: """
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("a.yaml", f"{MODEL}dpo:\n  max_num_steps: 20\ndata:\n  path: x\n", "objective", "dpo"),
+        ("a.yaml", f"{MODEL}sft:\n  max_num_steps: 20\n{GRPO}", "objective", None),
+        ("a.yaml", f"{MODEL}optim:\n  dpo: 1\n", "objective", "lm"),
+        ("a.yaml", f"{PEFT}peft_type: C3A\n", "peft", "other"),
+        ("a.yaml", f"{PEFT}peft_type: IA3\n", "peft", "other"),
+        ("a.yaml", f"{PEFT}peft_type: GLORA\nlora_rank: 8\n", "peft", "other"),
+        ("a.yaml", f"{PEFT}peft_type: LORA\nlora_rank: 8\n", "peft", "lora"),
+        ("a.yaml", f"{PEFT}use_peft: true\nuse_4bit_quantization: true\n", "peft", "qlora"),
+        ("a.yaml", f"{LLAMA_V1}freeze\n", "peft", "other"),
+        ("a.yaml", f"{LLAMA_V1}lora\n  r: 8\n", "peft", "lora"),
+        ("a.sh", f"{VERL_MAIN} actor_rollout_ref.model.lora.rank=32", "peft", "lora"),
+        (
+            "a.sh",
+            f"{VERL_MAIN} actor_rollout_ref.actor.ppo_mini_batch_size=256",
+            "batch_size",
+            None,
+        ),
+        ("a.sh", f"{SLIME} --n-samples-per-prompt 8", "batch_size", 256),
+        (
+            "a.sh",
+            f"{SLIME} --n-samples-per-prompt 8 --num-steps-per-rollout 4",
+            "batch_size",
+            64,
+        ),
+        ("a.sh", f"{SWIFT} --num_iterations 4", "model", "Qwen/Qwen3-0.6B"),
+        ("a.sh", MEGATRON, "objective", "distillation"),
+        ("a.py", LOAD.format("CausalLM") + SEQ2SEQ, "objective", "lm"),
+        ("a.py", LOAD.format("Seq2SeqLM") + SEQ2SEQ, "objective", "seq2seq"),
+    ],
+)
+def test_what_official_examples_write(tmp_path, name, text, field, value):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    read = read_recipe_file(tmp_path / name, devices=1)
+    found = read.target.name if field == "model" else read.field(field).value
+    assert (None if field in read.unknown else found) == value

@@ -284,7 +284,6 @@ def test_a_shell_decides_its_branches_where_they_can_be_known(script, rate, tmp_
     [
         ("--pre_seq_len 16", "peft"),
         ("--medusa_num_heads 4", "peft"),
-        ("--peft_type ia3", "peft"),
         ("--lora_r 8", "peft"),
         ("--config gone.yaml", "peft"),
         ("", ""),

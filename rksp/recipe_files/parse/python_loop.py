@@ -42,7 +42,7 @@ _OF_LOADING = ("torch_dtype", "dtype", "attn_implementation")
 _OBJECTIVES = (
     (r"(Sequence|Image|Token|Audio|Video)Classification|MultipleChoice", "classification"),
     (r"MaskedLM", "mlm"),
-    (r"Seq2Seq|ForConditionalGeneration", "seq2seq"),
+    (r"Seq2SeqLM|ForConditionalGeneration", "seq2seq"),
     (r"SentenceTransformer|CrossEncoder|For(?!CausalLM)[A-Z]", "other"),
 )
 _ADAPTERS = re.compile(
@@ -201,7 +201,8 @@ def may_be_optimizer(name: str) -> bool:
     """Tell whether a name is that of an optimizer that rksp knows, or much like it."""
     path, _, short = name.rpartition(".")
     is_one = short[:1].isupper() or path.rpartition(".")[2] in ("optax", "optim")
-    return is_one and not _NO_OPTIMIZER.search(name) and optimizer_named(short)[0] is not None
+    is_other = _NO_OPTIMIZER.search(name.removesuffix("Config"))  # `AdamWConfig` makes one later
+    return is_one and not is_other and optimizer_named(short)[0] is not None
 
 
 def _steps(call: Call) -> bool:

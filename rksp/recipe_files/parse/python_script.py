@@ -36,7 +36,9 @@ _OF_TRAINER = re.compile(
 OF_COMMAND_LINE = re.compile(r"^(parse_\w+|Fire|run)$")  # short names of wanted calls
 LENGTHS = ("max_seq_length", "max_length", "block_size", "max_seq_len", "context_length", "seq_len")
 _SAYS = re.compile(r"generate|pipeline|sampl|eval|decode|predict|test", re.I)  # cuts no rows
-TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
+TRL = re.compile(
+    r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD|GOLD|BCO|PRM|XPO|NashMD|OnlineDPO)Config$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

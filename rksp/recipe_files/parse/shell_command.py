@@ -22,6 +22,7 @@ _TOOLS = re.compile(
 )
 _MODULE = ("-m", "--module")
 _QUEUES = ("mason.py",)  # the trainer comes later on the line
+_TAKES_CODE = re.compile(r"--?\w*(plugin|reward|func|register|path)")  # a flag; no program follows
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _CONFIG = re.compile(r"^(--|\+{0,2})(config|cfg|config_file|config-file|config_path)=")
@@ -86,13 +87,16 @@ def command_of(words: list[Word]) -> CommandLine:
 
 def _find_program(texts: list[str]) -> tuple[int, str]:
     for i, text in enumerate(texts):
+        before, after = texts[i - 1] if i else "", texts[i + 1] if i + 1 < len(texts) else ""
+        if _TAKES_CODE.match(before):
+            continue
         if (match := _PROGRAM.search(text)) and match[1] not in _QUEUES:
             return i, match[1] or match[2]
-        if (match := _TOOLS.search(text)) and i + 1 < len(texts):
-            return i + 1, f"{match[1]} {texts[i + 1]}"
-        name = texts[i + 1] if text in _MODULE and i + 1 < len(texts) else ""
-        if "." in name and "distributed" not in name:
-            return i + 1, name
+        is_between = before.startswith("-") and after.startswith("-")  # --model_author swift --lr
+        if (match := _TOOLS.search(text)) and after and not is_between:
+            return i + 1, f"{match[1]} {after}"
+        if text in _MODULE and "." in after and "distributed" not in after:
+            return i + 1, after
     return -1, ""
 
 

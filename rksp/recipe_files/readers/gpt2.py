@@ -102,23 +102,6 @@ def _warmdown(draft: Draft, keys: str, *, share: str = "") -> None:
         draft.put("min_lr_ratio", 0.0, found)
 
 
-def _c_batch(draft: Draft) -> None:
-    tokens = draft.number("d", "total_batch_size")
-    size = draft.number_or(4, "b", "batch_size")
-    micro, copies = int(size.value), draft.devices or 1
-    if tokens is None or tokens.value <= 0:
-        text = f"{micro} × {copies} replicas"
-        draft.put("batch_size", micro * copies, size, text=text, after=("devices",))
-        return
-    length = int(draft.value("sequence_length"))
-    count = max(1, int(tokens.value) // length)
-    draft.put("batch_size", count, tokens, text=f"{tokens.value} tokens / {length}")
-    if draft.devices:
-        text = f"{count} / ({micro} × {copies} replicas)"
-        steps = max(1, count // (micro * copies))
-        draft.put("gradient_accumulation_steps", steps, tokens, size, text=text)
-
-
 def _is_python(draft: Draft) -> bool:
     return draft.document.program.endswith(".py")
 

@@ -158,45 +158,21 @@ def objective(draft: Draft) -> None:
     set_objective(draft)
 
 
-def _peft_config(draft: Draft) -> None:
-    parts = dict(draft.mapping("peft_config"))
-    for name in parts:
-        settings = parts[name]
-        kind = settings.get("peft_type") if isinstance(settings, Mapping) else None
-        if kind is None:
-            continue
-        home = f"peft_config.{name}."
-        bits = draft.true("load_in_4bit")
-        plain = "lora" if bits is None else "qlora"
-        if str(kind).lower() != "lora":
-            plain, bits = "other", None
-        named, switch = convert.kind_of_adapters(draft, plain, home=home)
-        draft.put("peft", named, switch or draft.get(f"{home}peft_type"), bits)
-        convert.put_lora(draft, f"{home}r", f"{home}lora_alpha", f"{home}target_modules")
-        task = draft.text(f"{home}task_type")
-        if task is not None and task.value == "SEQ_CLS" and not draft.knows("objective"):
-            draft.put("objective", "classification", task)
-        return
-
-
-def _ranked(draft: Draft) -> None:
+def adapters(draft: Draft) -> None:
     """Set adapters by name; by their rank alone only where no program may have the switch.
 
     A program that is named for LoRA has adapters alone (FastChat's train_lora.py).
     """
     program = draft.document.program.lower()
-    if not draft.knows("peft"):
-        is_seen = not program or "lora" in program or bool(draft.document.defaults)
-        by_name.adapters(draft, by_rank=is_seen)
+    is_seen = not program or "lora" in program or bool(draft.document.defaults)
+    by_name.adapters(draft, by_rank=is_seen)
 
 
 def model(draft: Draft) -> None:
     """Set the model by name, or by the settings in the file (W&B logs the whole config)."""
-    base = draft.text(
-        "model_name_or_path", "model_id_or_path", "config_name", "_name_or_path", "model_name"
-    )
-    if base is None and isinstance(getattr(draft.get("model"), "value", None), str):
-        base = draft.text("model")
+    named = isinstance(getattr(draft.get("model"), "value", None), str)
+    keys = ("model_name_or_path", "model_id_or_path", *(["model"] if named else []))
+    base = draft.text(*keys, "config_name", "_name_or_path", "model_name")
     settings = draft.mapping("model_config", "config", "model")
     kind = draft.text("model_type")
     if base is not None and base.value.lower() != "none":

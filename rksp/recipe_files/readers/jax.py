@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import precision_of, shape_of
+from rksp.recipe_files.table.names import shape_of
 
 _COMPUTE = re.compile(r"(?:^|,)c(?:ompute)?=([a-z0-9]+)")
 _PARAMETERS = re.compile(r"(?:^|,)p(?:arams)?=([a-z0-9]+)")
@@ -129,7 +128,7 @@ def _model(draft: Draft) -> None:
     own = ("scale_attn_by_inverse_layer_idx",) if kind == "gpt2" else ()
     for key in ("initializer_range", "tie_word_embeddings", *own):
         changes[key] = settings.get(key)
-    draft.describe(kind, changes, "The vocabulary is the tokenizer's; the default is used.")
+    draft.describe(kind, changes)
 
 
 _SIZES = {
@@ -167,14 +166,6 @@ def _text_schedule(draft: Draft) -> None:
         draft.put("decay_steps", max(1, round(last.value * length)), last)
 
 
-def _text_precision(draft: Draft) -> None:
-    dtype, weights = draft.text("dtype"), draft.text("weight_dtype")
-    name = precision_of(dtype.value) if dtype is not None else "bf16"
-    low = weights is not None and weights.value == "bfloat16"
-    if dtype is not None or weights is not None:
-        draft.put("precision", f"{name}-pure" if low else name, dtype or weights)
-
-
 def _text_model(draft: Draft) -> None:
     if draft.text("load_parameters_path") is not None:
         draft.names_weights = True
@@ -203,8 +194,3 @@ def _text_model(draft: Draft) -> None:
     sizes["max_position_embeddings"] = draft.count("max_target_length")
     tied = draft.true("logits_via_embedding")
     draft.describe("llama", sizes | {"tie_word_embeddings": tied is not None})
-
-
-def _if_unknown(draft: Draft, name: str, keys: Sequence[str]) -> None:
-    if not draft.knows(name):
-        convert.positive(draft, name, keys)

@@ -19,7 +19,7 @@ from rksp.recipe_files.parse.document import Document, Found, FoundNumber, Found
 from rksp.recipe_files.parse.values import Section, as_section
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import shape_of
+from rksp.recipe_files.table.names import precision_of, shape_of
 
 _MODEL = ("model.init_args", "model")
 _OPTIMIZERS = ("optimizer", *(f"{part}.optimizer" for part in _MODEL))
@@ -52,21 +52,6 @@ def _arguments(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
 
 
 _WARMUP = ("num_warmup_steps", "warmup_steps")
-
-
-def _devices(draft: Draft) -> None:
-    found, nodes = draft.get("trainer.devices"), draft.count("trainer.num_nodes") or 1
-    if found is None or draft.devices:
-        return
-    value = found.value.strip(", ").split(",") if isinstance(found.value, str) else found.value
-    if isinstance(value, list) and (len(value) > 1 or not isinstance(found.value, str)):
-        count = len(value)
-    else:
-        text = str(value[0] if isinstance(value, list) else value)
-        count = int(text) if text.isdecimal() else 0  # auto, and -1: all that there are
-    if count > 0:
-        draft.devices = count * max(1, nodes)
-        draft.devices_text = "trainer.devices" + (" × trainer.num_nodes" if nodes > 1 else "")
 
 
 def _class(draft: Draft, parts: tuple[str, ...]) -> FoundText | None:
@@ -362,14 +347,9 @@ def _timm_schedule(draft: Draft) -> None:
 
 
 def _timm_precision(draft: Draft) -> None:
-    whole, kind = draft.text("model_dtype"), draft.text_or("float16", "amp_dtype")
-    on = draft.true("amp", "native_amp")
-    names = {"float16": "fp16", "bfloat16": "bf16"}
-    if whole is not None and whole.value in names:
-        draft.put("precision", f"{names[whole.value]}-pure", whole)
-    elif on is not None:
-        draft.put("precision", names.get(kind.value, "fp16"), on, kind)
-    draft.default("precision", "fp32")
+    kind, on = draft.text_or("float16", "amp_dtype"), draft.true("amp", "native_amp")
+    if on is not None:
+        draft.put("precision", precision_of(kind.value) or "fp16", on, kind)
 
 
 def _timm_model(draft: Draft) -> None:

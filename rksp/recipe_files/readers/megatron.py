@@ -13,9 +13,9 @@ import dataclasses
 import math
 from itertools import pairwise
 
-from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.table import convert
+from rksp.recipe_files.table.by_name import adapters as adapters  # a step of NeMo's table
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import DECAY_SHAPES
 
@@ -218,17 +218,6 @@ def _muon(draft: Draft) -> None:
 
 
 _GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
-_MULTIPLE = 256
-
-
-def _neox_precision(draft: Draft) -> None:
-    named, kind = draft.text("precision"), draft.text("fp16.type")
-    if named is not None:
-        convert.put_precision(draft, named)
-    elif draft.true("fp16.enabled") is not None and kind is not None:
-        convert.put_precision(draft, kind)
-    else:
-        convert.switches(draft, {"bf16.enabled": "bf16", "fp16.enabled": "fp16"})
 
 
 def _neox_warmup(draft: Draft) -> None:
@@ -295,7 +284,7 @@ def _describe_llama(draft: Draft, sizes: dict[str, int]) -> None:
     settings = {
         **sizes,
         "num_key_value_heads": groups,
-        "intermediate_size": _gated_width(_inner(draft, sizes["hidden_size"])),
+        "intermediate_size": _gated_width(draft, _inner(draft, sizes["hidden_size"])),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
         "vocab_size": draft.count("padded_vocab_size"),
         "tie_word_embeddings": draft.true("no_weight_tying") is None,
@@ -308,25 +297,24 @@ def _inner(draft: Draft, width: int) -> int:
     return int(draft.amount("intermediate_size", "ffn_hidden_size", default=factor * width))
 
 
-def _gated_width(named: int) -> int:
+def _gated_width(draft: Draft, named: int) -> int:
     """Return the width of the product of gate and input, which is a third of the named one.
 
     Two thirds of it, so that the gate costs no parameters, are shared by the gate and the input;
-    the half is rounded up to a multiple of 256 (megatron/model/transformer.py, ParallelMLP).
+    the half is rounded up to a multiple (megatron/model/transformer.py, ParallelMLP).
     """
-    return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
+    unit = int(draft.amount("mlp_multiple_of", default=256))
+    return -(-(int(named * 2 / 3) // 2) // unit) * unit
 
 
 def _describe(draft: Draft, sizes: dict[str, int]) -> None:
-    vocabulary, width = draft.count("padded_vocab_size", "vocab_size"), sizes["hidden_size"]
-    notes = []
-    if vocabulary is None:
-        notes.append("The vocabulary is the tokenizer's; transformers' default of 50432 is used.")
+    width = sizes["hidden_size"]
+    notes: list[str] = []
     settings: dict[str, object] = {
         **sizes,
         "intermediate_size": _inner(draft, width),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
-        "vocab_size": vocabulary,
+        "vocab_size": draft.count("padded_vocab_size", "vocab_size"),
         "rope_parameters.partial_rotary_factor": float(draft.amount("rotary_pct", default=1.0)),
         "use_parallel_residual": draft.true("gpt_j_residual") is not None,
         "tie_word_embeddings": draft.true("no_weight_tying") is None,
@@ -389,12 +377,7 @@ def _nemo_decay(draft: Draft) -> float:
     return 0.01 if draft.text_or("", f"{_OPTIM}.name").value == "adamw" else 0.0
 
 
-def _adapters(draft: Draft) -> None:
-    scheme = draft.text("model.peft.peft_scheme")
-    if scheme is not None and scheme.value.lower() not in ("none", "null"):
-        name = scheme.value.lower()
-        draft.put("peft", name if name in LOW_RANK else "other", scheme)
-        convert.number(draft, "lora_rank", ["model.peft.lora_tuning.adapter_dim"])
+def _nemo_start(draft: Draft) -> None:
     start = draft.text(
         *("restore_from_path", "model.restore_from_path"),
         "pretrained_checkpoint.restore_from_path",  # NeMo-Aligner

@@ -80,11 +80,7 @@ def _titan_fall(draft: Draft) -> None:
     draft.default("schedule", "linear")
 
 
-def _titan_precision(draft: Draft) -> None:
-    weights = draft.text("training.dtype")
-    if weights is not None and weights.value in ("bfloat16", "float16"):
-        convert.put_precision(draft, weights, is_pure=True)
-        return
+def _titan_converters(draft: Draft) -> None:
     converters = draft.get(*_CONVERTERS)
     names = converters.value if converters is not None else ()
     for name in names if isinstance(names, list) else ():
@@ -97,11 +93,6 @@ def _titan_precision(draft: Draft) -> None:
                 value = re.search(rf"\b{key}=([\d.]+)", text)
                 if value is not None:
                     draft.put(field, float(value[1]), converters, text=value[0])
-    if draft.knows("precision"):
-        return
-    found = draft.text("training.mixed_precision_param")
-    if found is not None:
-        convert.put_precision(draft, found)
 
 
 def _titan_model(draft: Draft) -> None:
@@ -236,11 +227,7 @@ def _lingua_model(draft: Draft) -> None:
     scale = draft.amount("model.ffn_dim_multiplier", default=1.0)
     sizes["intermediate_size"] = unit * -(-int(8 * sizes["hidden_size"] / 3 * scale) // unit)
     vocabulary = draft.count("model.vocab_size") or 0
-    note = "The vocabulary is the tokenizer's; transformers' default of 32000 is used."
-    if vocabulary > 0:
-        draft.describe("llama", sizes | {"vocab_size": vocabulary})
-    else:
-        draft.describe("llama", sizes, note)
+    draft.describe("llama", sizes | ({"vocab_size": vocabulary} if vocabulary > 0 else {}))
 
 
 _LOWEST = ("lr_scheduler.min_lr", "lr_scheduler.end_learning_rate", "end_learning_rate", "min_lr")

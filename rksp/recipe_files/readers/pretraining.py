@@ -245,16 +245,6 @@ _MAMBA = {"hidden_size": "d_model", "num_hidden_layers": "num_hidden_layers",
 _MAMBA_STATE = {"state_size": "d_state", "conv_kernel": "d_conv", "expand": "expand"}
 
 
-def _nanotron_batch(draft: Draft) -> None:
-    keys = ("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica", "parallelism.dp")
-    found = [draft.number_or(1, key) for key in keys]
-    if found[0].key:
-        micro, steps, copies = (int(one.value) for one in found)
-        text = f"{micro} × {steps} accumulated × {copies} replicas"
-        draft.put("batch_size", micro * steps * copies, *found, text=text)
-        draft.put("gradient_accumulation_steps", steps, found[1])
-
-
 def _nanotron_fall(draft: Draft) -> None:
     """Set the decay: from `lr_decay_starting_step` (or the warm-up's end) for `lr_decay_steps`.
 

@@ -22,7 +22,7 @@ def _rollouts(draft: Draft) -> None:
     group = draft.number_or(1, "actor_rollout_ref.rollout.n")
     size, each = int(mini.value), int(group.value)
     prompts = draft.number_or(1024, "data.train_batch_size")
-    if not mini.key and prompts.value < size:  # verl refuses it; another program cuts it otherwise
+    if prompts.value < size:  # verl refuses it; another program cuts it otherwise
         mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
@@ -97,18 +97,6 @@ def _open_objective(draft: Draft) -> None:
         known = {"dpo": "dpo", "rm": "reward", "kto": "kto", "kd": "distillation"}
         found = Found(key=draft.document.program, value=kind)
         draft.put("objective", known.get(kind, "other"), found)
-
-
-def _open_rate(draft: Draft) -> None:
-    """Set the peak rate; Muon's matrices have one of their own, 0.02 by default."""
-    if draft.value("optimizer") == "muon":
-        convert.number(draft, "learning_rate", ["muon.lr", "actor.muon.lr"])
-        draft.default("learning_rate", 0.02)
-    draft.asked.update(("critic.adam.lr", "critic_learning_rate"))  # of another model
-    keys = "actor.adam.lr adam.lr actor_learning_rate learning_rate"
-    convert.number(draft, "learning_rate", keys.split())
-    usual = {"sft": 5e-6, "dpo": 1e-5, "rm": 9e-6}
-    draft.default("learning_rate", usual.get(_kind(draft), 1e-6))
 
 
 def _open_length(draft: Draft) -> None:

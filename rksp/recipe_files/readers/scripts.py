@@ -45,10 +45,11 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
         parts.keep(first, "", dict.fromkeys(_SETTINGS, first.given[ANY]))
     parts.adapters()
     parts.model()
-    trl = TRL.match(first.short)
+    words, trl = str(document.data[WORDS]), TRL.match(first.short)
+    is_causal = any(_CAUSAL.search(call.name) for call in calls)
     if trl is not None and trl[1] != "SFT":
         parts.keep(first, "", {"objective": trl[1].lower()})
-    elif first.short.startswith("Seq2Seq"):
+    elif first.short.startswith("Seq2Seq") and not is_causal and "CAUSAL_LM" not in words:
         parts.keep(first, "", {"objective": "seq2seq"})
     for call in calls:
         if call.short.endswith("Trainer") or "from_pretrained" in call.name:
@@ -56,11 +57,10 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
             parts.keep(call, "", said)
     if not any(name in parts.data for name in _LENGTHS):
         _cut(parts, calls, is_needed=trl is None)
-    words = str(document.data[WORDS])
     adapted = OF_ADAPTERS.search(words.lower())
     if adapted is not None and PEFT not in parts.data:
         parts.data[ADAPTED] = adapted[0]
-    if _OWN_LOSS.search(words) or not any(_CAUSAL.search(call.name) for call in calls):
+    if _OWN_LOSS.search(words) or not is_causal:
         parts.data[WORDS] = words
     bounded(parts.data, document.path)
     read = dataclasses.replace(

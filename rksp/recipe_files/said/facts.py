@@ -56,6 +56,7 @@ class Trainer(NamedTuple):
 
 class _Tables(Strict):
     trainers: Mapping[str, Trainer]
+    loops: str
     attention: Mapping[str, str | None]
     keys: Mapping[str, Mapping[str, str]]
 
@@ -67,7 +68,8 @@ def _tables() -> _Tables:
 
 def trainer_of(reader: str) -> Trainer:
     """Return what is known of a reader's trainer."""
-    return _tables().trainers.get(reader, Trainer())
+    own = Trainer((reader,)) if reader in _tables().loops.split() else Trainer()
+    return _tables().trainers.get(reader, own)
 
 
 def run_facts(read: RecipeFile) -> dict[str, Fact]:
@@ -77,9 +79,10 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
     known.
     """
     document, found, names = read.document, dict(_of_fields(read)), trainer_of(read.reader).names
-    if document is None or not names:
+    if document is None:
         return found
-    found["trainer"] = Fact(names)
+    if names:
+        found["trainer"] = Fact(names)
     if "hf_trainer" in names:
         loading = _said(document, "loading")
         is_whole = document.syntax != "script"  # a script may load the model in another file
@@ -89,14 +92,16 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
             found["trainer"] = Fact((*names, "unsloth"))
         found |= _of_launch(document, read.deepspeed)
         found |= _of_padding(read.reader, found)
-    if read.reader in ("megatron", "litgpt"):
+    elif read.reader in ("megatron", "litgpt", "torchtune"):
         found |= _said(document, read.reader)
+    else:
+        found |= _by_name(document)
     if read.reader == "megatron":
         engine = _value(found, "transformer_engine")
         found["transformer_engine"] = Fact((engine in (None, "transformer_engine"),))
         if document.find("use_megatron_fsdp") is not None:
             found["distributed"] = Fact(("megatron_fsdp",))
-    if read.reader == "deepspeed" or read.deepspeed is not None:
+    if read.reader in ("deepspeed", "gpt-neox") or read.deepspeed is not None:
         found |= _of_deepspeed(read.deepspeed or document, found)
     if read.devices is not None:
         found["world_size"] = Fact((read.devices,))
@@ -107,11 +112,25 @@ def _value(known: Facts, name: str, otherwise: object = None) -> object:
     return known[name].values[0] if name in known else otherwise
 
 
-def _said(document: Document, table: str) -> dict[str, Fact]:
-    facts = {}
+def _rows(table: str) -> dict[str, str]:
     rows = dict(_tables().keys[table])
-    rows |= {name: name for name in rows.pop("own", "").split()}
-    for name, keys in rows.items():
+    return rows | {name: name for name in rows.pop("own", "").split()}
+
+
+def _by_name(document: Document) -> dict[str, Fact]:
+    """Return what is stated once, in whatever section, under a name that has one meaning."""
+    leaves = document.stated().leaves()
+    rows = {}
+    for name, keys in _rows("anywhere").items():
+        named = [one for one in leaves for key in keys.split() if f".{one}".endswith(f".{key}")]
+        if len(named) == 1:
+            rows[name] = named[0]
+    return _said(document, rows)
+
+
+def _said(document: Document, table: str | Mapping[str, str]) -> dict[str, Fact]:
+    facts = {}
+    for name, keys in (_rows(table) if isinstance(table, str) else table).items():
         found = document.find(*keys.split())
         if found is None:
             facts[name] = Fact((None,))

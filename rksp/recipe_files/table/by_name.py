@@ -41,6 +41,8 @@ from rksp.recipe_files.table.spellings import (
 _Taken = TypeVar("_Taken", bound=Found)
 _TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
+_PLAIN_LORA = re.compile(r"(?<![a-z])((q|rs|use)?lora|dora)")  # GLoRA and AdaLoRA are others
+_KINDS = ("peft_type", "peft_method", "peft_scheme")  # keys whose value is one
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
@@ -55,8 +57,10 @@ _NOT_LOW = (
     "adapter",
     "bitfit",
 )
+_OF_DATA = re.compile(r"data|corpus|text|file", re.I)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
+_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")  # steps within one, passes over one
 
 
 def _first(draft: Draft, names: Names, field: str, spellings: Iterable[str]) -> FoundNumber | None:
@@ -146,9 +150,19 @@ def fill(draft: Draft) -> None:
     _held(draft, names)
     model(draft, names)
     _precision(draft, names)
+    _doubt_part(draft)
     settle_loop(draft)
     is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
     settle_adapters(draft, is_module=is_module)
+
+
+def _doubt_part(draft: Draft) -> None:
+    """Leave the objective unknown of sections without data and batch: the file is but a part."""
+    sections = [one for one in draft.document.data.values() if isinstance(one, Mapping)]
+    is_open = not any(map(draft.knows, ("objective", "batch_size"))) and draft.names_weights
+    if len(sections) > 1 and is_open and not any(map(_OF_DATA.search, draft.document.leaves())):
+        found = Found(key=str(draft.document.path.name), value="")
+        draft.unknown("objective", found, "the file says nothing of the data that it trains on")
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -215,9 +229,7 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
     for field in ("objective", *_FILLED, *_holding(draft)):
         if draft.is_read(field):
             continue
-        for words in _units(field):
-            if draft.value("objective") in REINFORCED:
-                words = tuple(one for one in words if one not in _OF_ROLLOUTS)
+        for words in _units(draft, field):
             places: dict[str, list[Found]] = {}
             for one in names.find(words):
                 flat = _flat(one.key)
@@ -231,12 +243,17 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _units(field: str) -> list[tuple[str, ...]]:
+def _units(draft: Draft, field: str) -> list[tuple[str, ...]]:
     if field == "objective":
         return [tuple(sign.names.split()) for sign in signs() if sign.words]
     # A device's share says nothing of a reader's whole batch.
     known = ("whole", "tokens") if field == "batch_size" else units(field)
-    return [spelt(field, unit) for unit in known]
+    passed = _passed_over(draft)
+    return [tuple(one for one in spelt(field, unit) if one not in passed) for unit in known]
+
+
+def _passed_over(draft: Draft) -> tuple[str, ...]:
+    return _OF_ROLLOUTS if draft.value("objective") in REINFORCED else ()
 
 
 def _flat(key: str) -> str:
@@ -253,7 +270,7 @@ def complete(draft: Draft) -> None:
     set_objective(draft, names)
     is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
     for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
-        spellings = [spelling for words in _units(field) for spelling in words]
+        spellings = [spelling for words in _units(draft, field) for spelling in words]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
@@ -343,6 +360,7 @@ def _batch(draft: Draft, names: Names) -> None:
     is_rl, answers = draft.value("objective") in REINFORCED, None
     if is_rl:
         answers = _first(draft, names, "generations", spelt("generations", "number"))
+    parts = _first(draft, names, "batch_size", spelt("batch_size", "parts")) if is_rl else None
     total, size, steps = kinds["whole"], kinds["device"], kinds["accumulation"]
     bare = kinds["plain"]
     if size is None:
@@ -359,10 +377,14 @@ def _batch(draft: Draft, names: Names) -> None:
     if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
         draft.unknown("batch_size", size, said)
+    elif is_rl and prompts and size and "mini" in size.key and size.value > prompts.value:
+        draft.unknown("batch_size", size, f"{size.key} is more than {prompts.key}")
     elif is_rl and prompts is not None and prompts.value > 0:
         each = int(answers.value) if answers is not None else 1
-        text = f"{prompts.value:g} prompts × {each} answers"
-        draft.put("batch_size", int(prompts.value) * each, prompts, answers, text=text)
+        share = max(1, int(parts.value)) if parts is not None else 1
+        text = f"{prompts.value:g} prompts × {each} answers{f' / {share} steps' if parts else ''}"
+        count = max(1, int(prompts.value) * each // share)
+        draft.put("batch_size", count, prompts, answers, parts, text=text)
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
@@ -390,16 +412,11 @@ def _steps(draft: Draft, names: Names) -> None:
     for unit, short in (("steps", "ba"), ("samples", "sp"), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
-        is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
-        spellings = [
-            one for one in spelt("max_steps", unit) if not is_rl or one not in _OF_ROLLOUTS
-        ]
+        passed = _passed_over(draft)
+        spellings = [one for one in spelt("max_steps", unit) if one not in passed]
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
-
-
-_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
@@ -450,6 +467,11 @@ def _precision(draft: Draft, names: Names) -> None:
         draft.unknown("precision", doubtful, f"{doubtful.key} is {doubtful.value!s:.40}")
 
 
+def _is_other(found: Found) -> bool:
+    value = str(found.value).lower()
+    return value in _NOT_LOW or (found.key.endswith(_KINDS) and is_on(value) and value != "full")
+
+
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
@@ -465,17 +487,22 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
-        others = [one for one in said["word"] if str(one.value).lower() in _NOT_LOW]
-        other = next(iter(others), None if is_off else rank)
-        if other is not None:
-            draft.unknown("peft", other, f"{other.key} is {other.value}")
+        others = [one for one in said["word"] if _is_other(one)]
+        if others:
+            draft.put("peft", "other", others[0])  # such as peft's `C3A`
+        elif rank is not None and not is_off:
+            draft.unknown("peft", rank, f"{rank.key} is {rank.value}")
         return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
-    draft.put("peft", "qlora" if is_four else "lora", sign, bits)
+    is_other = word is not None and _PLAIN_LORA.search(word.value.lower()) is None
+    place = sign.key.rpartition(".")[0]
+    home = f"{place}." if "peft" in place or "lora" in place else ""
+    kind, switch = convert.kind_of_adapters(draft, "qlora" if is_four else "lora", home=home)
+    draft.put("peft", "other" if is_other else kind, sign, bits, switch)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )

@@ -17,7 +17,7 @@ from typing import TypeVar
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found, FoundNumber
-from rksp.recipe_files.parse.values import Section, Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, read_number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -149,6 +149,13 @@ def switches(draft: Draft, precisions: Mapping[str, str]) -> None:
         if found is not None:
             draft.put("precision", ours, found)
             return
+
+
+def kept_in(draft: Draft, keys: str) -> None:
+    """Set a pure precision where the weights are kept in 16 bits."""
+    weights = draft.text(*keys.split())
+    if weights is not None and precision_of(weights.value) in ("bf16", "fp16"):
+        put_precision(draft, weights, is_pure=True)
 
 
 def betas(draft: Draft, keys: str) -> None:
@@ -331,10 +338,20 @@ def stated_objective(draft: Draft, key: str, **more: str) -> None:
 
 def devices(draft: Draft, keys: str) -> None:
     """Set the number of devices: the user's, else the product of these keys."""
-    found = [draft.number(key) for key in keys.split()]
-    if found[0] is not None and found[0].value >= 1 and not draft.devices:
-        draft.devices = _product(found)
-        draft.devices_text = " × ".join(one.key for one in found if one is not None)
+    first, *others = (draft.get(key) for key in keys.split())
+    if first is not None and _many(first.value) >= 1 and not draft.devices:
+        found = [first, *(one for one in others if one is not None)]
+        draft.devices = math.prod(max(1, _many(one.value)) for one in found)
+        draft.devices_text = " × ".join(one.key for one in found)
+
+
+def _many(value: Parsed) -> int:
+    """Return how many devices are meant: a number, or a list such as `0,1`; 0 for `auto`."""
+    if isinstance(value, str) and "," in value.strip(", "):
+        return len(value.strip(", ").split(","))
+    count = read_number(str(value))
+    is_one = count is not None and math.isfinite(count)
+    return len(value) if isinstance(value, list) else int(count or 0) if is_one else 0
 
 
 def _product(found: Sequence[FoundNumber | None]) -> int:
@@ -348,6 +365,7 @@ def batch(
     accumulation: str = "",
     *,
     whole: str = "",
+    tokens: str = "",
     shared: str = "",
     default: int | None = None,
 ) -> None:
@@ -360,10 +378,15 @@ def batch(
         micro: Keys of the sequences per forward pass and device, separated by blanks.
         accumulation: Keys of the forward passes per optimizer step.
         whole: Keys of the sequences per optimizer step.
+        tokens: Keys of the tokens per optimizer step; the length must be set before.
         shared: Keys whose product is the number of devices that share one replica of the model.
         default: The trainer's own micro-batch.
     """
-    total = draft.number(*whole.split())
+    total, counted, text = draft.number(*whole.split()), draft.number(*tokens.split()), ""
+    if counted is not None and counted.value > 0:
+        length = int(draft.value("sequence_length"))
+        total = dataclasses.replace(counted, value=max(1, int(counted.value) // length))
+        text = f"{counted.value} tokens / {length}"
     size = draft.number(*micro.split())
     steps = draft.number(*accumulation.split())
     copies = max(1, (draft.devices or 1) // _product([draft.number(key) for key in shared.split()]))
@@ -373,7 +396,7 @@ def batch(
         if not is_open and (size is not None or default is not None):
             put_batch(draft, size, steps, copies, default or 1)
         return
-    draft.put("batch_size", int(total.value), total)
+    draft.put("batch_size", int(total.value), total, text=text)
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
     elif size is not None and size.value >= 1 and draft.devices:

@@ -28,6 +28,8 @@ from rksp.recipe_files.said.origin import (
 
 # Words of YAML 1.1, which most trainers read files by, and of command lines.
 _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_VOCABULARY = "The vocabulary is the tokenizer's; transformers' default is used."
+_DEPTHS = {"num_hidden_layers", "num_layers", "n_layers", "n_layer"}
 _MAY_BE_NONE = ("q_lora_rank",)  # settings of a model for which None is a value of its own
 
 
@@ -364,6 +366,8 @@ class Draft:
             if isinstance(value, _Watched):
                 value.take()
         kept = {k: v for k, v in overrides.items() if v is not None or k in _MAY_BE_NONE}
+        if kept.keys() & _DEPTHS and "vocab_size" not in kept:
+            notes = (*notes, _VOCABULARY)
         cached = _CACHED.search(name)  # a folder of the Hub's cache
         stem = f"{cached[1]}/{cached[2]}" if cached else PurePath(name).name
         if stem != name and _is_absent(name):

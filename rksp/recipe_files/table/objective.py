@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
@@ -25,6 +25,7 @@ from rksp.recipe_files.table.spellings import (
 )
 
 _OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
+_OWN_SECTIONS = ("lm", "dpo", "kto", "orpo", "grpo", "ppo")
 _SUPERVISED = ("lm", "classification", "seq2seq", "mlm", "other")  # what sft may stand for
 
 
@@ -131,6 +132,10 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
             yield Found(key=NAMES, value=found_word), shown.split(), bool(meaning)
     if re.search(r"critic(?![a-z])", plain(str(document.data.get(WORDS, "")))):
         yield Found(key=WORDS, value="critic"), ["ppo"], True
+    for home, settings in document.data.items():
+        means = _meaning(Sign(names="", words=True), home) if isinstance(settings, Mapping) else []
+        if means and means[0] in _OWN_SECTIONS:  # a section of its own: `dpo: {max_num_steps: 20}`
+            yield Found(key=str(home), value=""), means, False
     rolled = set(spelt("objective", "rolled"))
     for key in document.stated().leaves():
         one = document.find(key)
