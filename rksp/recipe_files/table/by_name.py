@@ -41,7 +41,9 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_QUANTIZED = re.compile(r"(bits|bnb|quant)\w*\.")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_FEWEST = 8  # bits of weights that are not trained themselves
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
@@ -100,8 +102,8 @@ def _depth(found: Found) -> int:
 
 def fill(draft: Draft) -> None:
     """Set every field that a document gives, and its model, by the spellings alone."""
-    names = Names(draft.document)
-    set_objective(draft, names)
+    set_objective(draft)
+    names = _names(draft)
     _devices(draft, names)
     _optimizer(draft, names)
     _rate(draft, names)
@@ -128,6 +130,11 @@ def fill(draft: Draft) -> None:
     settle_loop(draft)
     is_module = draft.document.syntax == "python" and WORDS not in draft.document.data
     settle_adapters(draft, is_module=is_module)
+
+
+def _names(draft: Draft) -> Names:
+    is_later = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # than plain text
+    return Names(draft.document, spelt("objective", "for") if is_later else ())
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -229,9 +236,10 @@ def complete(draft: Draft) -> None:
 
     That is the objective that the file shows, what decides the answer, and a model.
     """
-    names, asked = Names(draft.document), set(draft.asked)
+    asked = set(draft.asked)
     draft.by_name = True
-    set_objective(draft, names)
+    set_objective(draft)
+    names = _names(draft)
     is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
     for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
         spellings = [spelling for words in _units(field) for spelling in words]
@@ -373,9 +381,22 @@ def _steps(draft: Draft, names: Names) -> None:
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
+            _doubt_steps(draft, names, found, unit)
+
+
+def _doubt_steps(draft: Draft, names: Names, found: Found, unit: str) -> None:
+    """Leave the steps unknown beside epochs, unless they are a limit: either may end the run."""
+    if unit != "steps" or "max" in _last(found) or not draft.is_read("max_steps"):
+        return
+    times = _first(draft, names, "max_steps", spelt("max_steps", "epochs"))
+    if times is not None and times.value > 0:
+        draft.unknown("max_steps", found, f"{found.key} or {times.key} ends the run")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
+    for key in draft.keys_of("schedule"):
+        if key.rpartition(".")[2] == "lr_scheduler_type" and convert.ignores_warmup(draft, key):
+            return  # as in transformers, whose name this is
     for unit, short in (("steps", ""), ("share", ""), ("tokens", "tok"), ("epochs", "ep")):
         if draft.is_read("warmup_steps"):
             return
@@ -405,7 +426,9 @@ def _precision(draft: Draft, names: Names) -> None:
             convert.put_precision(draft, dataclasses.replace(found, value=word))
             return
     named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
-    if named is not None and precision_of(named.value) is not None:
+    if named is not None and _QUANTIZED.search(named.key):  # what its weights are unpacked to
+        draft.unknown("precision", named)
+    elif named is not None and precision_of(named.value) is not None:
         convert.put_precision(draft, named)
         return
     for found in names.find([*spelt("model", "names"), "model"]):
@@ -437,17 +460,23 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     switches = [*said["on"], *said["word"]]
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
-    if sign is None:
-        return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
+    if sign is None:
+        is_low = bits is not None and (number(bits.value) or 0) <= _FEWEST
+        if by_rank and bits is not None and is_low and not draft.knows("peft"):
+            draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")
+        return
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
-    draft.put("peft", "qlora" if is_four else "lora", sign, bits)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
     )
+    home = (rank_keys.split() or [sign.key])[0].rpartition(".")[0]
+    plainly = str(sign.value).lower() if str(sign.value).lower() in LOW_RANK else "lora"
+    kind, switch = convert.kind_of_adapters(draft, plainly, home=f"{home}." if home else "")
+    draft.put("peft", "qlora" if is_four else kind, sign, bits if is_four else switch)
     convert.put_lora(draft, rank_keys, alpha, targets)
 
 

@@ -57,11 +57,14 @@ def plain(name: str) -> str:
 
 
 class Names:
-    """The settings of a document by the meaning of their keys."""
+    """The settings of a document by the meaning of their keys.
 
-    def __init__(self, document: Document) -> None:
+    Sections called like one of `besides` are of another stage than the run's.
+    """
+
+    def __init__(self, document: Document, besides: Iterable[str] = ()) -> None:
         self.document = document
-        elsewhere, foremost = set(spelt("elsewhere")), set(spelt("foremost"))
+        elsewhere, foremost = {*spelt("elsewhere"), *besides}, set(spelt("foremost"))
         between = set(spelt("between"))
         self._by_last: dict[str, list[_Leaf]] = {}
         for key in document.leaves():
