@@ -184,6 +184,8 @@ def read_document(
                 spoken and not field and not draft.is_read(spoken) and not draft.is_unknown(spoken)
             ):
                 draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
+            elif by_name.trains_all(draft, setting):
+                draft.unknown("peft", found, f"{one.key} is full, and is not read")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")
             elif one.key == FURTHER and not draft.has_rate:

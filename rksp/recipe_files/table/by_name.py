@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
@@ -54,6 +54,7 @@ def _first(
 
     `needed` is float for numbers, str for words and object for anything.
     """
+    spellings = list(spellings)
     stated = names.find(spellings)
     draft.asked.update(one.key for one in stated)
     usable: list[Found] = []
@@ -71,6 +72,11 @@ def _first(
         if value is None or (needed is str and not isinstance(value, str)):
             continue
         usable.append(dataclasses.replace(one, value=value))
+    values = [one.value for one in usable[:1]]
+    for other in names.laid_over(spellings) if field in Recipe.model_fields else ():
+        if other.value not in values:
+            draft.unknown(field, other, f"{other.key} gives {other.value}")
+            return None
     if not usable:
         return None
     first = usable[0]
@@ -171,6 +177,13 @@ def differs(draft: Draft, key: str) -> bool:
     if other is None or home not in places or plain(name) not in spelt("learning_rate", "rate"):
         return False
     return number(other.value) not in (None, draft.value("learning_rate"))
+
+
+def trains_all(draft: Draft, setting: Found | None) -> bool:
+    """Tell whether a setting that is not read speaks against the adapters of a trainer's default."""
+    is_full = setting is not None and str(setting.value).lower() == "full"
+    has_default = draft.knows("peft") and not draft.is_read("peft")
+    return bool(is_full and has_default and setting and _TUNING.search(_last(setting)))
 
 
 def gives_rate(document: Document) -> bool:

@@ -35,6 +35,7 @@ class _Leaf(NamedTuple):
     parts: tuple[str, ...]
     is_foremost: bool
     is_elsewhere: bool
+    is_laid_over: bool  # on the same setting of the file's other sections
 
 
 def thesaurus() -> dict[str, Any]:
@@ -77,6 +78,7 @@ class Names:
                 parts=tuple(parts),
                 is_foremost=bool(foremost.intersection(parts[:-1])),
                 is_elsewhere=bool(elsewhere.intersection(parts[:-1])),
+                is_laid_over=_is_laid_over(document, key),
             )
             self._by_last.setdefault(parts[-1], []).append(leaf)
 
@@ -87,27 +89,46 @@ class Names:
         counts, what belongs to another model or to evaluation.
         """
         found: list[tuple[tuple[bool, bool, int, int], Found]] = []
+        for place, leaf in self._under(spellings):
+            is_dotted = "." in [*spellings][place]
+            if leaf.is_laid_over or (leaf.is_elsewhere and not (anywhere and is_dotted)):
+                continue
+            one = self.document.find(leaf.key)
+            if one is not None:
+                is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                depth = len(leaf.parts) - 1
+                found.append(((bool(is_passed), not leaf.is_foremost, place, depth), one))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def laid_over(self, spellings: Iterable[str]) -> list[Found]:
+        """Return what a section of the file, such as a profile, may set again under these."""
+        leaves = [leaf for _, leaf in self._under(spellings) if leaf.is_laid_over]
+        found = (self.document.find(one.key) for one in leaves if not one.is_elsewhere)
+        return [one for one in found if one is not None]
+
+    def _under(self, spellings: Iterable[str]) -> Iterator[tuple[int, _Leaf]]:
         for place, spelling in enumerate(spellings):
             *home, last = spelling.split(".")
             for leaf in self._by_last.get(last, ()):
                 above = leaf.parts[:-1]
-                if home and list(above[-len(home) :]) != home:
-                    continue
-                if leaf.is_elsewhere and not (anywhere and home):
-                    continue
-                one = self.document.find(leaf.key)
-                if one is not None:
-                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
-                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                if not home or list(above[-len(home) :]) == home:
+                    yield place, leaf
 
     def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
         """Yield what is on under keys like a pattern, of the trained model."""
         for leaf in (leaf for leaves in self._by_last.values() for leaf in leaves):
-            is_like = not leaf.is_elsewhere and pattern.search(leaf.key.lower())
+            is_like = not (leaf.is_elsewhere or leaf.is_laid_over) and pattern.search(
+                leaf.key.lower()
+            )
             found = self.document.find(leaf.key) if is_like else None
             if found is not None and is_on(found.value):
                 yield found
+
+
+def _is_laid_over(document: Document, key: str) -> bool:
+    """Tell whether a key is that of another setting under one section more, or two."""
+    parts = key.split(".")
+    return any(document.has(".".join(parts[n:])) for n in (1, 2) if len(parts) > n + 1)
 
 
 def number(value: Any) -> float | None:
