@@ -41,7 +41,7 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
-_QUANTIZED = re.compile(r"(bits|bnb|quant)\w*\.")
+_QUANTIZED = re.compile(r"(bits|bnb|quant|lora)\w*\.")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FEWEST = 8  # bits of weights that are not trained themselves
 _TOKENS = 2**16  # a batch of as many is counted in tokens
@@ -180,7 +180,7 @@ def differs(draft: Draft, key: str) -> bool:
 
 
 def trains_all(draft: Draft, setting: Found | None) -> bool:
-    """Tell whether a setting that is not read speaks against the adapters of a trainer's default."""
+    """Tell whether a setting that is not read speaks against a trainer's default adapters."""
     is_full = setting is not None and str(setting.value).lower() == "full"
     has_default = draft.knows("peft") and not draft.is_read("peft")
     return bool(is_full and has_default and setting and _TUNING.search(_last(setting)))
@@ -365,6 +365,8 @@ def _batch(draft: Draft, names: Names) -> None:
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
+    elif total is not None and size is None and not is_rl and _is_of_a_pass(total, steps):
+        draft.unknown("batch_size", total, f"{total.key} may be that of one pass or of a step")
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -383,6 +385,11 @@ def _batch(draft: Draft, names: Names) -> None:
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
+
+
+def _is_of_a_pass(total: Found, steps: Found | None) -> bool:
+    """Tell whether a batch for training may be that of one of several passes before a step."""
+    return _last(total) == "train_batch_size" and steps is not None and steps.value > 1
 
 
 def _steps(draft: Draft, names: Names) -> None:
@@ -479,7 +486,7 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
         if by_rank and bits is not None and is_low and not draft.knows("peft"):
             draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")
         return
-    marks = [str(word.value) if word else "", on.key if on else ""]
+    marks = [str(word.value) if word else "", sign.key]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
