@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, Recipe
-from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.document import Document, Found, beside
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
@@ -119,6 +119,9 @@ def fill(draft: Draft) -> None:
     _length(draft, names)
     _batch(draft, names)
     _steps(draft, names)
+    if draft.value("objective") in REINFORCED and not draft.knows("max_steps"):
+        rolled = Found(key=", ".join(draft.keys_of("objective")), value="")
+        draft.unknown("max_steps", rolled, "answers are sampled, and nothing says how long")
     _warmup(draft, names)
     for field in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"):
         _plain_number(draft, names, field)
@@ -417,7 +420,8 @@ def _warmup(draft: Draft, names: Names) -> None:
     for key in draft.keys_of("schedule"):
         if key.rpartition(".")[2] == "lr_scheduler_type" and convert.ignores_warmup(draft, key):
             return  # as in transformers, whose name this is
-    for unit, short in (("steps", ""), ("share", ""), ("tokens", "tok"), ("epochs", "ep")):
+    units = {"steps": "", "share": "", "tokens": "tok", "samples": "sp", "epochs": "ep"}
+    for unit, short in units.items():
         if draft.is_read("warmup_steps"):
             return
         found = _first(draft, names, "warmup_steps", spelt("warmup_steps", unit))
@@ -482,6 +486,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     sign = word or on or (rank if by_rank and not is_off else None)
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     if sign is None:
+        if beside(draft.document.path, "adapter_config.json") and not draft.knows("peft"):
+            draft.unknown("peft", Found(key="adapter_config.json", value="beside it"))
         is_low = bits is not None and (number(bits.value) or 0) <= _FEWEST
         if by_rank and bits is not None and is_low and not draft.knows("peft"):
             draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")

@@ -32,7 +32,12 @@ _GENERIC = re.compile(
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _OTHER_NAME = re.compile(r"bert|t5|bart|vit|resnet|cnn|seq2seq|encoder|" + _OTHER_NET.pattern)
 _CALLED = re.compile(r"^(?!.*token).*name")
-_STARTED = re.compile(r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)")
+_STARTED = re.compile(
+    r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)|(^|\.)(load|finetune)$"
+)
+_TEXT = re.compile(
+    r"vocab|token|text|lang|seq|context|ctx|block_size|gpt|llama|lm\b|max_len|corpus"
+)
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
 _NO_SIZES = ("foreign", "tie_word_embeddings")
 _OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
@@ -191,6 +196,8 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     )
     if is_own and not is_type(call):
         draft.no_target("its model is a class of the script's own; name a TARGET.")
+    elif not (kind or prefix) and _TEXT.search(str(draft.document.leaves()).lower()) is None:
+        draft.no_target("nothing says that the model of these sizes is one of text; name a TARGET.")
     elif differs := _differs(draft.document, data, prefix):
         draft.no_target(differs)
     elif not kind and is_other:
@@ -198,10 +205,17 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
     else:
         begun = (draft.document.find(x) for x in draft.document.leaves() if _STARTED.search(x))
-        draft.names_weights = any(one is not None and isinstance(one.value, str) for one in begun)
+        draft.names_weights = any(one is not None and _starts(one.value) for one in begun)
         is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
         _describe(draft, kind, sizes, prefix, is_gpt2=is_gpt2)
     return True
+
+
+def _starts(value: Any) -> bool:
+    """Tell whether a setting of earlier weights names some, here or elsewhere."""
+    return (
+        value is True or isinstance(value, Unresolved) or (isinstance(value, str) and value != "")
+    )
 
 
 def _amounts(
