@@ -141,8 +141,6 @@ def read_document(
     try:
         draft = read_by(reader, document)
         has_rate = draft.has_rate
-        if reader is not BY_NAME and (moved := by_name.moved(draft, reader.known)):
-            draft = read_by(reader, dataclasses.replace(document, moved=moved))
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)

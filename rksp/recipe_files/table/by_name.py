@@ -23,7 +23,6 @@ from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.names import optimizer_of, precision_of
 from rksp.recipe_files.table.objective import set_objective
-from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
     PREFERRED,
     REWARDED,
@@ -206,47 +205,6 @@ def gives_run(document: Document) -> bool:
     return all(names.find(" ".join(units[field].values()).split()) for field in fields)
 
 
-def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
-    """Return the keys that a reader looked for in vain → those of the file that mean the same.
-
-    They stand at another level, or have another spelling of the same unit. The reader then has
-    their unit, and what follows from them. What decides the answer is meant, and the objective's
-    word. Two that differ are not taken.
-    """
-    names, asked = Names(draft.document), {_flat(key) for key in (*draft.asked, *known)}
-    absent = asked - {_flat(key) for key in draft.document.leaves()}
-    found: dict[str, str] = {}
-    for field in ("objective", *_FILLED, *_holding(draft)):
-        if draft.is_read(field):
-            continue
-        for words in _units(field):
-            places: dict[str, list[Found]] = {}
-            for one in names.find(words):
-                flat = _flat(one.key)
-                same = [key for key in absent if plain(key.rpartition(".")[2]) in words]
-                key = elsewhere(flat, absent) or min(same, key=lambda k: (len(k), k), default="")
-                if flat not in asked and key:
-                    places.setdefault(key, []).append(one)
-            for key, ones in places.items():
-                if all(one.value == ones[0].value for one in ones):
-                    found[key] = ones[0].key
-    return found
-
-
-def _units(field: str) -> list[tuple[str, ...]]:
-    if field == "objective":
-        signs = thesaurus()["objective"]["signs"]
-        return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
-    units = thesaurus()[field]
-    if field == "batch_size":  # a device's share says nothing of a reader's whole batch
-        units = {unit: units[unit] for unit in ("whole", "tokens")}
-    return [tuple(spellings.split()) for spellings in units.values()]
-
-
-def _flat(key: str) -> str:
-    return key.replace("-", "_")
-
-
 def complete(draft: Draft) -> None:
     """Add to what a trainer's reader read what it did not look for: settings of other versions.
 
@@ -258,10 +216,15 @@ def complete(draft: Draft) -> None:
     names = _names(draft)
     is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
     for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
-        spellings = [spelling for words in _units(field) for spelling in words]
+        units = thesaurus()[field]
+        if field == "batch_size":  # a device's share says nothing of a reader's whole batch
+            units = {unit: units[unit] for unit in ("whole", "tokens")}
+        spellings = " ".join(units.values()).split()
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
+            if field == "max_steps" and not draft.is_read("warmup_steps"):
+                _warmup(draft, names)  # which may be a share of them
     _held(draft, names)
     settle_adapters(draft)
     if draft.lacks_target:
@@ -404,16 +367,10 @@ def _steps(draft: Draft, names: Names) -> None:
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
-            _doubt_steps(draft, names, found, unit)
-
-
-def _doubt_steps(draft: Draft, names: Names, found: Found, unit: str) -> None:
-    """Leave the steps unknown beside epochs, unless they are a limit: either may end the run."""
-    if unit != "steps" or "max" in _last(found) or not draft.is_read("max_steps"):
-        return
-    times = _first(draft, names, "max_steps", spelt("max_steps", "epochs"))
-    if times is not None and times.value > 0:
-        draft.unknown("max_steps", found, f"{found.key} or {times.key} ends the run")
+            if unit == "steps" and "max" not in _last(found) and draft.is_read("max_steps"):
+                times = _first(draft, names, "max_steps", spelt("max_steps", "epochs"))
+                if times is not None and times.value > 0:  # either may end the run
+                    draft.unknown("max_steps", found, f"{found.key} or {times.key} ends the run")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
