@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, Recipe
-from rksp.recipe_files.parse.document import Document, Found, beside
+from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
@@ -183,9 +183,9 @@ def differs(draft: Draft, key: str) -> bool:
 
 def trains_all(draft: Draft, setting: Found | None) -> bool:
     """Tell whether a setting that is not read speaks against a trainer's default adapters."""
-    is_full = setting is not None and str(setting.value).lower() == "full"
-    has_default = draft.knows("peft") and not draft.is_read("peft")
-    return bool(is_full and has_default and setting and _TUNING.search(_last(setting)))
+    if setting is None or draft.is_read("peft") or not draft.knows("peft"):
+        return False
+    return str(setting.value).lower() == "full" and _TUNING.search(_last(setting)) is not None
 
 
 def gives_rate(document: Document) -> bool:
@@ -320,6 +320,7 @@ def _batch(draft: Draft, names: Names) -> None:
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
     counted, several = total or bare, answers if answers and answers.value > 1 else None
+    is_split = not is_rl and size is None and steps is not None and steps.value > 1
     is_more = rolled and counted and counted.value > rolled.value  # than a rollout's prompts
     if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
@@ -331,7 +332,7 @@ def _batch(draft: Draft, names: Names) -> None:
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
-    elif total is not None and size is None and not is_rl and _is_of_a_pass(total, steps):
+    elif total is not None and is_split and _last(total) == "train_batch_size":
         draft.unknown("batch_size", total, f"{total.key} may be that of one pass or of a step")
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
@@ -351,11 +352,6 @@ def _batch(draft: Draft, names: Names) -> None:
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
         draft.put("gradient_accumulation_steps", int(steps.value), steps)
-
-
-def _is_of_a_pass(total: Found, steps: Found | None) -> bool:
-    """Tell whether a batch for training may be that of one of several passes before a step."""
-    return _last(total) == "train_batch_size" and steps is not None and steps.value > 1
 
 
 def _steps(draft: Draft, names: Names) -> None:
@@ -441,12 +437,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     switches = [*said["on"], *said["word"]]
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
-    bits = next((one for one in said["bits"] if is_on(one.value)), None)
+    low = (one for one in said["bits"] if (number(one.value) or 0) <= _FEWEST)
+    bits = next((one for one in low if is_on(one.value)), None)
     if sign is None:
-        if beside(draft.document.path, "adapter_config.json") and not draft.knows("peft"):
-            draft.unknown("peft", Found(key="adapter_config.json", value="beside it"))
-        is_low = bits is not None and (number(bits.value) or 0) <= _FEWEST
-        if by_rank and bits is not None and is_low and not draft.knows("peft"):
+        if by_rank and bits is not None and not draft.knows("peft"):
             draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")
         return
     marks = [str(word.value) if word else "", sign.key]

@@ -26,20 +26,15 @@ _NAMING = re.compile(  # keys that may name the model that is trained
 )
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
-_GENERIC = re.compile(
-    r"gpt|llama|causal|decoder|^transformer|^lm$|^dense$"
-)  # said of what is read as such
+_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^(lm|dense)$")  # said of both types
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
 _OTHER_NAME = re.compile(r"bert|t5|bart|vit|resnet|cnn|seq2seq|encoder|" + _OTHER_NET.pattern)
 _CALLED = re.compile(r"^(?!.*token).*name")
 _STARTED = re.compile(
     r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)|(^|\.)(load|finetune)$"
 )
-_TEXT = re.compile(
-    r"vocab|token|text|lang|seq|context|ctx|block_size|gpt|llama|lm\b|max_len|corpus"
-)
+_TEXT = re.compile(r"vocab|token|text|lang|seq|context|ctx|block|gpt|llama|lm\b|max_len|corpus")
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
-_NO_SIZES = ("foreign", "tie_word_embeddings")
 _OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 _GPT2_WORDS = re.compile(r"layer_?norm|learned|gelu")
 _LLAMA_WORDS = re.compile(r"rms|rope|rotary|swi_?glu|silu|ge_?glu")
@@ -205,17 +200,13 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
         draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
     else:
         begun = (draft.document.find(x) for x in draft.document.leaves() if _STARTED.search(x))
-        draft.names_weights = any(one is not None and _starts(one.value) for one in begun)
+        draft.names_weights = any(
+            one is not None and (one.value is True or isinstance(one.value, str | Unresolved))
+            for one in begun
+        )
         is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
         _describe(draft, kind, sizes, prefix, is_gpt2=is_gpt2)
     return True
-
-
-def _starts(value: Any) -> bool:
-    """Tell whether a setting of earlier weights names some, here or elsewhere."""
-    return (
-        value is True or isinstance(value, Unresolved) or (isinstance(value, str) and value != "")
-    )
 
 
 def _amounts(
@@ -234,7 +225,7 @@ def _amounts(
             draft.look(definite(found).key)
 
     for setting, spellings in thesaurus()["shape"].items():
-        for spelling in spellings.split() if setting not in _NO_SIZES else ():
+        for spelling in spellings.split() if setting != "foreign" else ():
             take(setting, spelling)
     if used.get("hidden_size") != "hidden_dim":  # a second width is that of the feed-forward
         take("intermediate_size", "hidden_dim")
@@ -246,7 +237,7 @@ def _amounts(
             draft.look(*said)
     tied = [(f"{prefix}{name}", one) for name, one in data.items()] + parts
     for key, one in tied:
-        if isinstance(one, bool) and _last(key) in spelt("shape", "tie_word_embeddings"):
+        if isinstance(one, bool) and _last(key) in spelt("model", "tied"):
             sizes["tie_word_embeddings"] = one
             draft.look(key)
     return sizes, used
@@ -275,9 +266,8 @@ def _differs(document: Document, data: Mapping[Any, Any], prefix: str) -> str:
     parts = list(_parts(document, data, prefix))
     foreign = [one for one in spelt("shape", "foreign") if known.get(one)]
     foreign += [one for one in known if _BLOCKS.search(one) and is_on(known[one])]
-    foreign += [
-        _last(key) for key, one in parts if _last(key) in spelt("shape", "foreign") and is_on(one)
-    ]
+    within = {_last(key): one for key, one in parts}
+    foreign += [one for one in spelt("shape", "foreign") if is_on(within.get(one, 0))]
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         return f"its blocks have {prefix}{what}; name a model with such blocks as TARGET."
@@ -299,25 +289,20 @@ def _describe(
 ) -> None:
     is_read = not kind  # as one of two types, whose own defaults are of other sizes
     lacking = ", ".join(word for setting, word in _ASSUMED.items() if setting not in sizes)
-    more = f"; what it does not give is assumed: {lacking}" if lacking else ""
+    note = f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}"
+    note += f"; what it does not give is assumed: {lacking}." if lacking else "."
     kind = kind or ("gpt2" if is_gpt2 and "num_key_value_heads" not in sizes else "llama")
     width, of_head = sizes["hidden_size"], sizes.get("head_dim", _HEAD_WIDTH)
     heads = sizes.setdefault("num_attention_heads", max(1, width // of_head))
     if kind == "gpt2":
         own = {k: v for k, v in sizes.items() if k not in ("num_key_value_heads", "head_dim")}
-        draft.describe(
-            kind, convert.as_gpt2(own), *([_said_of(prefix, kind, more)] if more else [])
-        )
+        draft.describe(kind, convert.as_gpt2(own), *([note] if lacking else []))
         return
     if kind == "llama":
         sizes.setdefault("num_key_value_heads", heads)
     if is_read:  # three matrices of a gated feed-forward have the weights of two of 4 × the width
         sizes.setdefault("intermediate_size", round(8 * width / 3))
-    draft.describe(kind, sizes, _said_of(prefix, kind, more))
-
-
-def _said_of(prefix: str, kind: str, more: str) -> str:
-    return f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}{more}."
+    draft.describe(kind, sizes, note)
 
 
 def _looks_like_gpt2(data: Mapping[Any, Any]) -> bool:

@@ -117,9 +117,8 @@ class Names:
     def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
         """Yield what is on under keys like a pattern, of the trained model."""
         for leaf in (leaf for leaves in self._by_last.values() for leaf in leaves):
-            is_like = not (leaf.is_elsewhere or leaf.is_laid_over) and pattern.search(
-                leaf.key.lower()
-            )
+            is_other = leaf.is_elsewhere or leaf.is_laid_over
+            is_like = not is_other and pattern.search(leaf.key.lower())
             found = self.document.find(leaf.key) if is_like else None
             if found is not None and is_on(found.value):
                 yield found
