@@ -13,7 +13,7 @@ from rksp.recipe_files.parse.python_loop import WORDS
 from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
+from rksp.recipe_files.table.names import shape_of, shape_published
 from rksp.recipe_files.table.reader import foreign_format
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, thesaurus
 
@@ -136,8 +136,7 @@ def _weights(draft: Draft, found: FoundText, is_scratch: bool) -> None:
         draft.describe(*shape)
         return
     draft.names_weights = not is_scratch
-    is_id = is_hub_id(found.value) or _known(found.value)
-    draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
+    draft.describe(found.value, {})
 
 
 def _is_open(value: Parsed) -> bool:
