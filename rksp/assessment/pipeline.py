@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
-from rksp.assessment.levers import applied_in, levers_of
+from rksp.assessment.levers import levers_of
 from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
@@ -308,8 +308,7 @@ def _answer(
             replace(inputs_of(evidence, other), **changed), features.values
         )
         basis.estimate.lose_at(rates)
-        levers = levers_of(evidence.declared, recipe, model, predict)
-        return replace(basis, levers=levers, applied=applied_in(model))
+        return replace(basis, levers=levers_of(evidence.declared, recipe, predict))
 
     # `declared` is the evidence's own: it stands for it.
     asked = (evidence.declared, recipe.but_for_rate, detail)
@@ -419,10 +418,11 @@ def _target(first: Evaluation) -> documents.ScoredTarget:
 
 
 def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
-    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": version("transformers")}
-    if (seen := first.measurement) is None:
-        if isinstance(first.source.config, TableConfig):  # the table's release read it
-            made["transformers"] = common().transformers
+    read_by = version("transformers")
+    if (seen := first.measurement) is None and isinstance(first.source.config, TableConfig):
+        read_by = common().transformers  # the table's release
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": read_by}
+    if seen is None:
         return made | {"weights": "not built"}
     return made | {
         "weights": seen.weights,

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -102,7 +101,6 @@ def is_read(path: Path) -> bool:
 def _history(
     raws: Sequence[RawRun], question: _Question, metric: str | None, *, may_fail: bool
 ) -> History | None:
-    """Return the sweeps among several runs; None for one alone, or where no rate is known."""
     if len(raws) == 1 and may_fail:
         return None
     try:
@@ -115,17 +113,11 @@ def _history(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """The model and the recipe of the runs, as far as they were given or stand beside the log.
+    """The model and the recipe of the runs, as far as they were given or stand beside the log."""
 
-    Attributes:
-        source: The model; None where nobody names one.
-        recipe: Fills in what the runs do not say.
-        told_by: What said the recipe, for people.
-    """
-
-    source: ModelSource | None = None
-    recipe: Recipe
-    told_by: str = ""
+    source: ModelSource | None = None  # where somebody names one
+    recipe: Recipe  # of what the runs do not say
+    told_by: str = ""  # what said the recipe, for people
 
     @property
     def name(self) -> str | None:
@@ -133,7 +125,7 @@ class _Question:
         return None if self.source is None else self.source.target
 
     @classmethod
-    def of(cls, story: Story | None, target: object, recipe: Any) -> _Question:
+    def of(cls, story: Story | None, target: object, recipe: object) -> _Question:
         """Return the question as it was given, or of one run as it stands beside its log."""
         if isinstance(recipe, str | os.PathLike):
             run = Run.read(str(getattr(target, "target", target or "")), {}, file=Path(recipe))
@@ -145,7 +137,7 @@ class _Question:
         fields = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
         check_kind("recipe", fields, Mapping | None, "a Recipe, a mapping of its fields, or a path")
         if target is not None or fields:
-            known: Mapping[str, Any] = fields or {}
+            known = fields if isinstance(fields, Mapping) else {}
             asked = Run.typed(str(getattr(target, "target", target or "")), known)
             return cls._of_run(asked, "given", target)
         found = None if story is None else next(_beside(story), None)
@@ -226,7 +218,6 @@ def _reaches(recipe: Recipe, story: Story) -> bool:
 
 
 def _peak(story: Story) -> float | None:
-    """Return the highest rate that was logged; else the one that was set."""
     if story.rate is not None:
         return float(story.rate.values.max()) or None
     for name, value in story.raw.said.items():
@@ -305,7 +296,8 @@ _TOLD = {
 
 def _told(story: Story) -> Iterator[str]:
     found = story.course
-    of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
+    losses = {name: getattr(found, name) for name in ("first", "ended", "level", "best")}
+    of = {n: short(x, 4) if math.isfinite(x) else "no number" for n, x in losses.items()}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
     name = "loss" if found.fate is Fate.OVERFIT else story.metric
     what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
@@ -323,16 +315,11 @@ def _told(story: Story) -> Iterator[str]:
         yield "The gradient norm gave no warning."
 
 
-def _said(value: float) -> str:
-    return "no number" if not math.isfinite(value) else short(value, 4)
-
-
 def _step(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iterator[str]:
-    """Yield what to do after a run: which checkpoint to go back to, and what to change."""
     fate = story.course.fate
     if not fate.is_failure:
         return
@@ -347,7 +334,6 @@ def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iter
 
 
 def _checkpoint(story: Story, last: float) -> str:
-    """Name the newest checkpoint up to a step, among those that are left."""
     found = checkpoints_of(story.raw.file)
     before = [(step, path) for step, path in found if step <= last]
     if before:
@@ -381,7 +367,6 @@ def _cause(course: CourseReport, rate: RateReport | None) -> str:
 
 
 def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the settings in which a failed run differs from the most similar one that trained."""
     sound = [one for one in stories if one.course.fate in (Fate.FINE, Fate.SPIKE_RECOVERED)]
     for bad in (one for one in stories if one.course.fate.is_failure):
         changed = [(_changed(bad, good), good) for good in sound]
@@ -391,7 +376,6 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
-    """Return the settings that differ: of the failed run, and of the other."""
     own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
     names = [
         name

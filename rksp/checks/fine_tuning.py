@@ -35,7 +35,6 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
 _ASKED = {"model", "peft", "optimizer", "objective", "batch_size"}  # which a usual rate is of
-_RANK_ONE = 1e-4
 _PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
 _BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
 _KL, _WILD_KL = 0.2, 2.0  # Ziegler et al. began there; ten times that
@@ -88,7 +87,6 @@ def _limit(evidence: CheckEvidence) -> float:
 
 
 def _whole(evidence: CheckEvidence) -> float:
-    """Return the highest usual rate of training all weights, by kind and size."""
     is_encoder = evidence.settings.family.kind == "encoder"
     size = evidence.settings.width or 0.0 if is_encoder else evidence.parameters or 0.0
     table = _ENCODERS if is_encoder else _DECODERS
@@ -127,18 +125,6 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
         f"{_SCALES[1]:g}.{toys * (recipe.objective in _PREFERENCE_LOSSES)}",
         scale,
         level=Level.WARNING if is_wild else Level.NOTE,
-    )
-
-
-@check("RKSP512")
-def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, rate = evidence.recipe, evidence.recipe.learning_rate
-    if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
-        return
-    yield Observation(
-        f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public sweeps of rank 1 "
-        f"the best rate was {_RANK_ONE:g}.",
-        float(recipe.lora_rank),
     )
 
 

@@ -36,7 +36,7 @@ class LeverReport(Part):
     """A change that would raise the edge of this model and recipe.
 
     Attributes:
-        name: Its name in `--apply`.
+        name: Its name, which `rksp explain` knows.
         title: What it adds, such as `300 steps of warm-up`.
         change: How it is made: a setting of the run file or of the model's configuration.
         factor: By how much the edge rises, a ratio; `low` and `high` are the ends of the 80 %
@@ -199,7 +199,6 @@ class FromEdge(Estimate):
         widened_by: What widens the interval of P(failed), since the labelled runs know little of
             it: each a standard deviation of the edge, in decades.
         levers: What would raise the edge, the largest first.
-        applied: Levers that the answer counts with, by name.
     """
 
     kind: Literal["edge"] = "edge"
@@ -207,7 +206,6 @@ class FromEdge(Estimate):
     expected_excess: float | None = None
     widened_by: dict[str, float] = Field(default_factory=dict)
     levers: list[LeverReport] = Field(default_factory=list)
-    applied: list[str] = Field(default_factory=list)
 
 
 class FromFineTuning(Estimate):

@@ -187,8 +187,8 @@ class InformedModel(Asking):
         covers = any(one.shows_edge and one.path[:3] == path[:3] for one in self.seen)
         found = replace(
             said,
-            edge=edge.moved(said.log_edge, 0.0),
-            best=best.moved(said.log_best, 0.0),
+            edge=edge.moved(said.log_edge),
+            best=best.moved(said.log_best),
             outside={} if covers else said.outside,
             below=said.below * self._steepness,
         )
