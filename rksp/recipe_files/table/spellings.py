@@ -137,6 +137,8 @@ def texts(found: Iterable[Found]) -> list[FoundText]:
 
 def number(value: Parsed) -> float | None:
     """Return the number that a value is, or is written as; None if it is none."""
+    if isinstance(value, list) and len(value) == 1:  # a rate for each epoch, of which one is given
+        value = value[0]
     if isinstance(value, str):
         value = read_number(value)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
