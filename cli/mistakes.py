@@ -16,7 +16,7 @@ from rksp.ground.flags import field_of, flags_of
 from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
-from rksp.recipe_files.table.spellings import plain, thesaurus
+from rksp.recipe_files.table.spellings import plain, units
 from rksp.report.formats import suffixes_of
 
 TYPED = "rksp.typed"  # under which a context keeps the words of its command
@@ -134,8 +134,8 @@ def _meanings(name: str) -> Iterator[tuple[str, str]]:
     for field in (one for one in Recipe.model_fields if one != "objective"):
         if field == name and flags_of(Recipe)[field].is_set:
             yield field, ""
-        for unit, spellings in thesaurus().get(field, {}).items():
-            if isinstance(spellings, str) and joined in spellings.replace("_", "").split():
+        for unit, spellings in units(field).items():
+            if joined in spellings.replace("_", "").split():
                 yield ("devices", unit) if unit == "devices" else (_PARTS.get(unit, field), unit)
 
 
@@ -150,8 +150,8 @@ def _abbreviated(name: str) -> list[tuple[str, str]]:
         fit = {
             _PARTS.get(unit, field): unit
             for field in (*_of - {"objective"},)
-            for unit, spellings in thesaurus().get(field, {}).items()
-            if isinstance(spellings, str) and any(map(is_short, spellings.split()))
+            for unit, spellings in units(field).items()
+            if any(map(is_short, spellings.split()))
         }
         if len(fit) == 1:
             return [*fit.items()]

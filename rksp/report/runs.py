@@ -99,6 +99,7 @@ _BECAME = {
     "collapsed": "Its reward collapsed",
     "overfit": "It overfitted",
     "cannot_tell": "Too few values to tell",
+    "alarmed": "Its loss did not fail, and the watch raised an alarm",
 }
 
 

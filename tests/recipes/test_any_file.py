@@ -611,3 +611,16 @@ def test_a_default_of_adapters_gives_way_to_the_files_word(tmp_path):
 def test_sizes_alone_are_of_no_language_model(more, is_text, tmp_path):
     text = f"d_model: 96\nn_layers: 2\nn_heads: 4\nlr: 1e-3\nbatch_size: 8\nmax_steps: 90\n{more}\n"
     assert (read(tmp_path, text).target is not None) == is_text
+
+
+@pytest.mark.parametrize(("devices", "is_told"), [(None, False), (1, True)])
+def test_a_small_batch_is_held_against_no_run_that_does_not_tell_its_devices(
+    devices, is_told, tmp_path
+):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python run_clm.py --model_name_or_path gpt2 --learning_rate 1e-4 --max_steps 100 "
+        "--per_device_train_batch_size 1 --do_train --output_dir out\n"
+    )
+    found = {one.code for one in score(str(path), evidence="config", devices=devices).findings}
+    assert ("RKSP509" in found) == is_told
