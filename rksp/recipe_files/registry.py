@@ -137,8 +137,6 @@ def read_document(
     try:
         draft = read_by(reader, document)
         has_rate = draft.has_rate
-        if reader is not BY_NAME and (moved := by_name.moved(draft, reader.known)):
-            draft = read_by(reader, dataclasses.replace(document, moved=moved))
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
@@ -183,6 +181,8 @@ def read_document(
                 spoken and not field and not draft.is_read(spoken) and not draft.is_unknown(spoken)
             ):
                 draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
+            elif by_name.trains_all(draft, setting):
+                draft.unknown("peft", found, f"{one.key} is full, and is not read")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")
             elif one.key == FURTHER and not draft.has_rate:

@@ -104,7 +104,6 @@ class Document:
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
-        moved: A key that is looked for, and is not there → the key under which it stands.
         defaults: A key that the command leaves out → the script whose default it has.
         lost: What it says that it is made of, and where; none of it was found.
     """
@@ -121,7 +120,6 @@ class Document:
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    moved: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     _names: dict[int, dict[str, str]] = field(
@@ -159,12 +157,6 @@ class Document:
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, Parsed]:
-        found = self._walk_as_written(key)
-        if not found[0] and _plain(key) in self.moved:
-            return self._walk_as_written(self.moved[_plain(key)])
-        return found
-
-    def _walk_as_written(self, key: str) -> tuple[str, Parsed]:
         value: Parsed = self.data
         actual: list[str] = []
         for part in key.split("."):

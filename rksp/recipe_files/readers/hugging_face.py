@@ -42,22 +42,9 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
         draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
 
 
-# Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
-WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
-
-
-def ignores_warmup(draft: Draft, key: str) -> bool:
-    """Set no warm-up if the schedule under `key` is one that ignores it."""
-    kind = draft.text(key)
-    if kind is None or kind.value not in WITHOUT_WARMUP:
-        return False
-    draft.put("warmup_steps", 0, kind, text=f"{kind.value} ignores the warm-up")
-    return True
-
-
 def _warmup(draft: Draft) -> None:
     """Set the warm-up; a positive `warmup_steps` wins, and both keys may be a share below one."""
-    if ignores_warmup(draft, "lr_scheduler_type"):
+    if convert.ignores_warmup(draft, "lr_scheduler_type"):
         return
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
@@ -270,7 +257,7 @@ def _swift_objective(draft: Draft) -> None:
 
 def _axolotl_warmup(draft: Draft) -> None:
     """Set the warm-up, rounded down; one step becomes two (core/builders/base.py)."""
-    if ignores_warmup(draft, "lr_scheduler"):
+    if convert.ignores_warmup(draft, "lr_scheduler"):
         return
     found = draft.number("warmup_steps") or draft.number("warmup_ratio")
     if found is None:

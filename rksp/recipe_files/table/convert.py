@@ -208,6 +208,19 @@ def put_warmup(draft: Draft, found: FoundNumber, rounding: Callable[[float], int
     draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
 
 
+# Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
+WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
+
+
+def ignores_warmup(draft: Draft, key: str) -> bool:
+    """Set no warm-up if the schedule under `key` is one that ignores it."""
+    kind = draft.text(key)
+    if kind is None or kind.value not in WITHOUT_WARMUP:
+        return False
+    draft.put("warmup_steps", 0, kind, text=f"{kind.value} ignores the warm-up")
+    return True
+
+
 def warmup_by(rounding: Callable[[float], int]) -> Converter:
     """Set the warm-up from steps or a share of the run, which the trainer rounds like this."""
 

@@ -418,7 +418,7 @@ class Draft:
     def _set(self, name: str, value: object, origin: Origin) -> None:
         if name in self._given:
             return
-        if origin.keys and (self.by_name or {*origin.keys} & {*self.document.moved.values()}):
+        if origin.keys and self.by_name:
             origin = dataclasses.replace(origin, by_name=True)
         self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
 

@@ -123,13 +123,6 @@ def shape_published(name: str) -> Shape | None:
 
 
 def hub_id_of(folder: str) -> str | None:
-    """Return the Hub id of a folder of weights that has the name of its repository."""
-    parts = [part for part in folder.replace("\\", "/").split("/") if part]
-    parts = [part for part in parts if part not in ("original", "tmp", "checkpoints", ".")]
-    if not parts or "<" in folder:
-        return None
-    name = parts[-1]
-    plain = name.lower().replace("-", "_")
-    owners = _table("owners").items()
-    owner = next((one for one, starts in owners if plain.startswith(tuple(starts.split()))), None)
-    return f"{owner}/{name}" if owner is not None else None
+    """Return the Hub id of the published model that a folder of weights is called like."""
+    row = published_like(folder)
+    return None if row is None else row.id

@@ -92,6 +92,14 @@ def _doubt(draft: Draft, names: Names) -> None:
         stated = map(draft.document.find, draft.document.leaves())
         plainly = [one for one in stated if one is not None and isinstance(one.value, str | float)]
         called += [dataclasses.replace(one, value=f"{one.key} {one.value}") for one in plainly]
+    for key in () if draft.document.syntax == "python" else draft.document.stated().leaves():
+        home = key.rpartition(".")[0]
+        spoken = against.intersection(map(plain, home.split(".")))
+        switch = draft.document.find(f"{home}.enabled", f"{home}.enable", f"{home}.use")
+        if spoken and (switch is None or is_on(switch.value)):
+            found = Found(key=home, value="", line=draft.document.lines.get(key))
+            draft.unknown("objective", found, f"{home} has settings, and {min(spoken)} is not read")
+            return
     for one in called:
         spoken = against.intersection(parts := _parts(one))
         if spoken and text.isdisjoint(parts):

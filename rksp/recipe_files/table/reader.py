@@ -18,7 +18,7 @@ from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.spellings import misspelt
+from rksp.recipe_files.table.spellings import misspelt, spoken_of
 
 NOTHING = object()
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
@@ -335,7 +335,10 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and (is_known or (_is_idle(plain) and not misspelt(key))):
+        name = plain.rpartition(".")[2]
+        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not _is_idle(name)
+        is_idle = _is_idle(plain) and not misspelt(key) and not is_spoken
+        if not nearest and (is_known or is_idle):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own

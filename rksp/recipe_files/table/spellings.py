@@ -37,6 +37,7 @@ class _Leaf(NamedTuple):
     parts: tuple[str, ...]
     is_foremost: bool
     is_elsewhere: bool
+    is_laid_over: bool  # on the same setting of the file's other sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +88,14 @@ def plain(name: str) -> str:
 
 
 class Names:
-    """The settings of a document by the meaning of their keys."""
+    """The settings of a document by the meaning of their keys.
 
-    def __init__(self, document: Document) -> None:
+    Sections called like one of `besides` are of another stage than the run's.
+    """
+
+    def __init__(self, document: Document, besides: Iterable[str] = ()) -> None:
         self.document = document
-        elsewhere, foremost = set(spelt("elsewhere")), set(spelt("foremost"))
+        elsewhere, foremost = {*spelt("elsewhere"), *besides}, set(spelt("foremost"))
         between = set(spelt("between"))
         self._by_last: dict[str, list[_Leaf]] = {}
         for key in document.leaves():
@@ -104,6 +108,7 @@ class Names:
                 parts=tuple(parts),
                 is_foremost=bool(foremost.intersection(parts[:-1])),
                 is_elsewhere=bool(elsewhere.intersection(parts[:-1])),
+                is_laid_over=_is_laid_over(document, key),
             )
             self._by_last.setdefault(parts[-1], []).append(leaf)
 
@@ -114,27 +119,45 @@ class Names:
         counts, what belongs to another model or to evaluation.
         """
         found: list[tuple[tuple[bool, bool, int, int], Found]] = []
+        for place, leaf in self._under(spellings):
+            is_dotted = "." in [*spellings][place]
+            if leaf.is_laid_over or (leaf.is_elsewhere and not (anywhere and is_dotted)):
+                continue
+            one = self.document.find(leaf.key)
+            if one is not None:
+                is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                depth = len(leaf.parts) - 1
+                found.append(((bool(is_passed), not leaf.is_foremost, place, depth), one))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def laid_over(self, spellings: Iterable[str]) -> list[Found]:
+        """Return what a section of the file, such as a profile, may set again under these."""
+        leaves = [leaf for _, leaf in self._under(spellings) if leaf.is_laid_over]
+        found = (self.document.find(one.key) for one in leaves if not one.is_elsewhere)
+        return [one for one in found if one is not None]
+
+    def _under(self, spellings: Iterable[str]) -> Iterator[tuple[int, _Leaf]]:
         for place, spelling in enumerate(spellings):
             *home, last = spelling.split(".")
             for leaf in self._by_last.get(last, ()):
                 above = leaf.parts[:-1]
-                if home and list(above[-len(home) :]) != home:
-                    continue
-                if leaf.is_elsewhere and not (anywhere and home):
-                    continue
-                one = self.document.find(leaf.key)
-                if one is not None:
-                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
-                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                if not home or list(above[-len(home) :]) == home:
+                    yield place, leaf
 
     def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
         """Yield what is on under keys like a pattern, of the trained model."""
         for leaf in (leaf for leaves in self._by_last.values() for leaf in leaves):
-            is_like = not leaf.is_elsewhere and pattern.search(leaf.key.lower())
+            is_other = leaf.is_elsewhere or leaf.is_laid_over
+            is_like = not is_other and pattern.search(leaf.key.lower())
             found = self.document.find(leaf.key) if is_like else None
             if found is not None and is_on(found.value):
                 yield found
+
+
+def _is_laid_over(document: Document, key: str) -> bool:
+    """Tell whether a key is that of another setting under one section more, or two."""
+    parts = key.split(".")
+    return any(document.has(".".join(parts[n:])) for n in (1, 2) if len(parts) > n + 1)
 
 
 def texts(found: Iterable[Found]) -> list[FoundText]:
@@ -144,6 +167,8 @@ def texts(found: Iterable[Found]) -> list[FoundText]:
 
 def number(value: Parsed) -> float | None:
     """Return the number that a value is, or is written as; None if it is none."""
+    if isinstance(value, list) and len(value) == 1:  # a rate for each epoch, of which one is given
+        value = value[0]
     if isinstance(value, str):
         value = read_number(value)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
