@@ -84,6 +84,9 @@ def not_run(held: frozenset[Need]) -> tuple[NotRunReport, ...]:
     )
 
 
+_LOOK = str.maketrans("OIL", "011")  # letters that look like digits
+
+
 def find_check(wanted: str) -> Check:
     """Find the check of a code or name.
 
@@ -92,6 +95,9 @@ def find_check(wanted: str) -> Check:
     """
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
     if key not in _BY_KEY:
+        seen = key[:4] + key[4:].translate(_LOOK)  # RKSP5O1
+        if seen in _BY_KEY:
+            raise InputError(f"No check is called {wanted!r}; did you mean {seen}?")
         relatives = [code for code in _BY_KEY if key.startswith("RKSP") and code[:5] == key[:5]]
         hint = nearest(key, relatives or _BY_KEY) or "; rksp explain lists them."
         raise InputError(f"No check is called {wanted!r}{hint}")

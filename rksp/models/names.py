@@ -357,6 +357,11 @@ def published_like(name: str) -> Published | None:
     return None
 
 
+def is_sized(name: str) -> bool:
+    """Tell whether a name says a size, as those of published models do."""
+    return bool(_SIZE.search(name.lower()) or _NAMED_SIZE.search(name.lower()))
+
+
 def nearest_published(name: str) -> str:
     """Return "; did you mean a, b?" for the ids and model types closest to a name, or ""."""
     ids = [one for line in _text()[0].splitlines()[1:] for one in line.split("\t")[3].split()]
@@ -364,7 +369,8 @@ def nearest_published(name: str) -> str:
     named: dict[str, str] = {}
     for one in (*ids, *sorted(type_names())):
         named.setdefault(one.rpartition("/")[2].lower(), one)
-    close = difflib.get_close_matches(model, named, n=3, cutoff=0.75)
+    begun = sorted((one for one in named if one.startswith(f"{model}-")), key=len)
+    close = begun[:3] or difflib.get_close_matches(model, named, n=3, cutoff=0.75)
     return f"; did you mean {', '.join(named[one] for one in close)}?" if close else ""
 
 

@@ -42,6 +42,7 @@ from rksp.models.names import (
     is_cached,
     is_explicit,
     is_hub_id,
+    is_sized,
     is_type,
     nearest_published,
     path_of,
@@ -149,7 +150,10 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         return _from_hub(_from_path(found_here, request))
     if re.match(r"\.[A-Za-z]+(\W|$)", path.suffix):
         raise UnknownModel(absent(target))
-    hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
+    hint = absent(target).rpartition("folder")[2]
+    if hint == ".":
+        of_hub, of_types = nearest_published(target.replace(" ", "-")), types_for(target)
+        hint = (of_hub if is_sized(target) else "") or nearest(target, of_types) or of_hub or "."
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."

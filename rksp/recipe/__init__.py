@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -52,11 +53,22 @@ _SCHEDULE = (
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
-def _sequences(value: object) -> object:
-    """Read a count of sequences; one that is written in millions means tokens."""
-    if isinstance(value, str) and value.strip()[-1:] in ("M", "B"):
-        raise ValueError("it counts sequences; divide tokens by the sequence length")
-    return whole(value)
+def _counted(noun: str, letters: str, instead: str) -> BeforeValidator:
+    """Return what reads a count; one that is written with one of these letters means tokens."""
+
+    def read(value: object) -> object:
+        text = value.strip() if isinstance(value, str) else ""
+        in_thousands = text[-1:] in ("k", "K") and re.fullmatch(r"\d{3,}.", text) is not None
+        if text[-1:] and (text[-1] in letters or ("k" in letters and in_thousands)):
+            raise ValueError(f"it counts {noun}; {instead}")
+        return whole(value)
+
+    return BeforeValidator(read)
+
+
+_SEQUENCES = _counted("sequences", "MBTk", "divide tokens by the sequence length")
+_STEPS = _counted("optimizer steps", "BT", "divide tokens by batch size × sequence length")
+_LENGTH = _counted("tokens of one sequence", "BT", "for those of the run give --max-steps")
 
 
 def _optimizer(value: object) -> object:
@@ -145,7 +157,7 @@ class Recipe(Finite):
     ] = Field(default=0, ge=0)
     max_steps: Annotated[
         int,
-        COUNT,
+        _STEPS,
         Flag(
             "--max-steps",
             "Optimizer steps of the whole run.",
@@ -197,7 +209,7 @@ class Recipe(Finite):
     ] = Field(default=1.0, gt=0)
     batch_size: Annotated[
         int,
-        BeforeValidator(_sequences),
+        _SEQUENCES,
         Flag(
             "--batch-size",
             "Sequences per optimizer step.",
@@ -207,7 +219,7 @@ class Recipe(Finite):
     ] = Field(default=32, ge=1, le=10**10)
     sequence_length: Annotated[
         int,
-        COUNT,
+        _LENGTH,
         Flag(
             "--sequence-length",
             "Tokens per sequence.",
