@@ -23,7 +23,7 @@ import typer
 from rksp.cli import defaults
 from rksp.cli.process import own_streams
 from rksp.ground.allocator import loading
-from rksp.ground.errors import InputError, RkspError, nearest, summary
+from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.text import one_line
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.
@@ -174,11 +174,9 @@ class CommandTable(typer.core.TyperGroup):
         if name not in self.commands and not name.startswith("-"):
             if name == "rksp":
                 raise InputError("rksp was typed twice; leave one out.")
-            hint = (
-                nearest(name, (*self.commands, *OLD))
-                or f"; did you mean rksp score {one_line(name)}?"
-            )
-            raise InputError(f"There is no command {one_line(name)!r}{hint}")
+            from rksp.cli.mistakes import unknown_command
+
+            raise InputError(unknown_command(name, self.commands))
         return super().resolve_command(context, arguments)
 
 

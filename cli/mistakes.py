@@ -11,18 +11,19 @@ import contextlib
 import difflib
 import io
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rksp.cli.options import trainers_word
-from rksp.ground.errors import InputError
+from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import is_file, read_head
-from rksp.ground.flags import flags_of
+from rksp.ground.flags import checked, flags_of
 from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
@@ -82,6 +83,32 @@ def unknown_option(typed: str, context: Any) -> str:
     value = given[0].partition("=")[2] or ("" if given[1].startswith("-") else given[1])
     how = _meant(typed, one_line(value, 60), context) or _all(context)
     return f"{context.command_path} has no option {one_line(typed, 60)}; {how}"
+
+
+# What people call a command, by its name.
+_COMMANDS = {
+    "score": "check validate verify lint predict assess evaluate judge preflight estimate",
+    "why": "diagnose doctor postmortem autopsy logs log runs analyze analyse",
+    "grid": "sweep search tune scan",
+    "confirm": "try test trial simulate calibrate",
+    "watch": "run monitor exec train attach",
+    "report": "show render view html open",
+    "fix": "repair patch apply",
+    "diff": "compare",
+    "audit": "bugs issues faults versions",
+    "explain": "define what describe word list checks",
+}
+
+
+def unknown_command(name: str, commands: Iterable[str]) -> str:
+    """Say in one sentence what to type instead of a command that does not exist."""
+    shown, called = one_line(name, 60), name.lower()
+    meant = next((one for one, calls in _COMMANDS.items() if called in calls.split()), "")
+    if hint := f"; did you mean {meant}?" if meant else nearest(name, commands):
+        return f"There is no command {shown!r}{hint}"
+    if _is_target(name):
+        return f"There is no command {shown!r}; did you mean rksp score {shown}?"
+    return f"There is no command {shown!r}; rksp --help lists them."
 
 
 def _all(context: Any) -> str:
@@ -152,21 +179,20 @@ def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
 
 def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Reading]:
     option, choices, also = one.opts[0], _values(one), getattr(context.command, "also", {})
-    unfit = 0.0 if _fits(one, value, context) else _UNFIT if value else _WORD
-    if not choices and re.search(r"\d", misread(value)):
-        unfit = _ARGUMENT  # a number, once it is written right
-    shown = "" if getattr(one, "is_flag", False) or not value else f" {value}"
-    zero = f"{option} 0" if _fits(one, "0", context) else ""
-    off = next(iter(one.secondary_opts), zero)
-    off = off and f"write {off}."
-    if choices:
-        off = f"write {option} with one of {', '.join(choices)}."
+    said = _complaint(one, value, context) if value else ""
+    unfit = (_ARGUMENT if value[0].isdigit() and not choices else _UNFIT) if said else 0.0
+    given = f" {value}" if value and not said else ""
+    how = f"did you mean {option}{given}?" + f" {said}" * (unfit == _ARGUMENT)
+    off = next(iter(one.secondary_opts), "")
+    if not off and not _complaint(one, "0", context):
+        off = f"{option} 0"
+    off = (
+        f"write {option} with one of {', '.join(choices)}." if choices else off and f"write {off}."
+    )
     suffix = Path(value).suffix
     if option == "--output" and suffix[1:] and suffix in suffixes_of().split():
-        how, unfit = f"write -o {value}.", 0.0
+        how = f"write -o {value}."
         yield _Reading(suffix[1:], 0.0, how)
-    else:
-        how = f"did you mean {option}{shown if not unfit else ''}?"
     for other in one.opts:
         yield _Reading(plain(other.strip("-")), unfit, how, off)
     for other in one.secondary_opts:
@@ -201,13 +227,21 @@ def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Readi
 def _settings(value: str) -> Iterator[_Reading]:
     """Yield what `--set` sets: fields of the recipe without an option, and sizes of the model."""
     shown = value or "VALUE"
-    for field, flag in flags_of(Recipe).items():
-        for spelling in (field, *_called().get(field, {})) if flag.is_set else ():
-            yield _Reading(spelling, 2 * _CALLED, f"write {flag.name}{shown}.")
+    for field in (one for one, flag in flags_of(Recipe).items() if flag.is_set):
+        for spelling in (field, *_called().get(field, {})) if _is_taken(field, value) else ():
+            yield _Reading(spelling, _ARGUMENT, f"write --set {field}={shown}.")
     for setting, spellings in thesaurus()["shape"].items():
         for spelling in spellings.split() if setting != "foreign" else ():
             how = f"write --set {spelling if spelling == setting else setting}={shown}."
             yield _Reading(spelling, _ELSEWHERE, how)
+
+
+def _is_taken(field: str, value: str) -> bool:
+    try:
+        checked(Recipe, {field: value} if value else {}, noun="recipe")
+    except InputError:
+        return False
+    return True
 
 
 @cache
@@ -238,15 +272,17 @@ def _values(parameter: Any) -> list[str]:
     return metavar.strip("[]").split("|") if metavar.startswith("[") else []
 
 
-def _fits(parameter: Any, value: str, context: Any) -> bool:
-    if getattr(parameter, "is_flag", False) or not value:
-        return getattr(parameter, "is_flag", False) == (not value)
+def _complaint(parameter: Any, value: str, context: Any) -> str:
+    """Return what is said of a value that an option does not take; empty if it takes it."""
+    if getattr(parameter, "is_flag", False):
+        return "it takes no value." if value else ""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             parameter.process_value(context, (value,) if parameter.multiple else value)
-    except Exception:  # whatever a parser raises
-        return False
-    return True
+    except Exception as error:  # whatever a parser raises
+        said = str(getattr(error, "message", ""))
+        return said.partition("; ")[2] or "it takes another value."
+    return ""
 
 
 def _distance(typed: str, spelling: str, rare: dict[str, float]) -> float:
@@ -334,7 +370,7 @@ def _torn(typed: Sequence[str], at: int, context: Any) -> str:
     is_whole = not all(map(_is_number, parts)) or all(len(part) == 3 for part in parts[1:])
     if "=" in str(option.metavar) and "=" not in parts[0]:
         return f"{typed[start]} {value}: write {typed[start]} {parts[0]}={parts[1]}."
-    if is_whole and _fits(option, "".join(parts), context):
+    if is_whole and not _complaint(option, "".join(parts), context):
         return (
             f"{typed[start]} {value}: write {typed[start]} {''.join(parts)}, with no blank inside."
         )
@@ -348,10 +384,8 @@ def _torn(typed: Sequence[str], at: int, context: Any) -> str:
 def _is_target(word: str) -> bool:
     from rksp.models.names import is_type, published_like
 
-    is_named = bool(Path(word).suffix[1:].isalpha() or "/" in word or is_file(word))
-    return (
-        (not word.startswith("/") and is_named) or is_type(word) or published_like(word) is not None
-    )
+    is_named = Path(word).suffix[1:].isalpha() or "/" in word[1:] or os.path.lexists(word)
+    return is_named or is_type(word) or published_like(word) is not None
 
 
 def _is_number(word: str) -> bool:

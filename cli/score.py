@@ -126,7 +126,12 @@ def score(
         files = outputs(output.output_format, output.output, "files" if is_many else "score")
         terms = Terms(**{name: getattr(gate, name) for name in Terms.model_fields})
         baseline = None if gate.baseline is None else load(gate.baseline)
-        select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
+        select_findings(
+            (),
+            gate.select,
+            gate.ignore,
+            assignments(gate.levels, "--level", "CHECK=LEVEL, such as RKSP503=note"),
+        )  # first
         if is_many:
             if said := misplaced(target, context):
                 raise InputError(said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -53,22 +52,21 @@ _SCHEDULE = (
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
-def _counted(noun: str, letters: str, instead: str) -> BeforeValidator:
-    """Return what reads a count; one that is written with one of these letters means tokens."""
+def _counted(most: float, said: str) -> BeforeValidator:
+    """Return what reads a count, and says what it counts if a text is of more: it means tokens."""
 
     def read(value: object) -> object:
-        text = value.strip() if isinstance(value, str) else ""
-        in_thousands = text[-1:] in ("k", "K") and re.fullmatch(r"\d{3,}.", text) is not None
-        if text[-1:] and (text[-1] in letters or ("k" in letters and in_thousands)):
-            raise ValueError(f"it counts {noun}; {instead}")
-        return whole(value)
+        number = whole(value)
+        if isinstance(value, str) and isinstance(number, int) and number > most:
+            raise ValueError(said)
+        return number
 
     return BeforeValidator(read)
 
 
-_SEQUENCES = _counted("sequences", "MBTk", "divide tokens by the sequence length")
-_STEPS = _counted("optimizer steps", "BT", "divide tokens by batch size × sequence length")
-_LENGTH = _counted("tokens of one sequence", "BT", "for those of the run give --max-steps")
+_SEQUENCES = _counted(1.3e5, "it counts sequences; divide tokens by the sequence length")
+_STEPS = _counted(1e9, "it counts optimizer steps; divide tokens by batch size × sequence length")
+_LENGTH = _counted(1e8, "it counts tokens of one sequence; for those of the run give --max-steps")
 
 
 def _optimizer(value: object) -> object:
