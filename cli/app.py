@@ -251,8 +251,8 @@ def main(
 
 def _retyped(word: str) -> str:
     """Return a word as a keyboard writes it; text programs put other dashes, quotes and blanks."""
-    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": ""}
-    changed = "".join(c if c.isascii() else signs.get(category(c), c) for c in word)
+    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": "", "−": "-"}
+    changed = "".join(c if c.isascii() else signs.get(c, signs.get(category(c), c)) for c in word)
     if changed == word or not re.match("-+[A-Za-z]", changed):
         return changed if changed.count("-") == word.count("-") else word
     name = changed.lstrip("-")

@@ -53,9 +53,11 @@ _PARTS = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "lora_targets"}
 _PARTS |= {"accumulation": "gradient_accumulation_steps", "devices": "devices", "nodes": "devices"}
 _LARGEST = 2**26  # bytes of a file that is looked through
 _UNSEEN = 0.75  # weight of a word that no spelling has, of that of the rarest
+_SHORT = 3  # letters of a word of a help that names nothing
 _FEW = 8  # options that a sentence lists
 # What a reading costs beside the distance of its spelling, and what it may cost in all.
-_CALLED, _WORD, _ARGUMENT, _ELSEWHERE, _UNFIT, _MOST = 0.01, 0.05, 0.1, 0.25, 0.3, 0.5
+_CALLED, _WORD, _ARGUMENT, _ELSEWHERE, _UNFIT = 0.01, 0.05, 0.1, 0.25, 0.3
+_SURE, _MOST = 0.3, 0.5  # costs up to which a reading is the one, and is one
 _PLURAL, _BEGUN, _MISSPELT, _INITIALS = (
     0.99,
     0.9,
@@ -81,7 +83,8 @@ def unknown_option(typed: str, context: Any) -> str:
         return torn
     given = [*words[at : at + 2], "", ""]
     value = given[0].partition("=")[2] or ("" if given[1].startswith("-") else given[1])
-    how = _meant(typed, one_line(value, 60), context) or _all(context)
+    name, _, behind = typed.partition(":")
+    how = _meant(name, one_line(behind or value, 60), context) or _all(context)
     return f"{context.command_path} has no option {one_line(typed, 60)}; {how}"
 
 
@@ -125,33 +128,33 @@ def _options(command: Any) -> list[Any]:
 def _meant(typed: str, value: str, context: Any) -> str:
     """Return how to write what a name and a value are nearest to; empty if nothing is near."""
     name = plain(typed.strip("-+/")).replace(".", "_")
+    if len(name) == 1:
+        return _begun(name, value, context)
     readings = [*_readings(name, value, context)]
     if name.startswith(("no_", "disable_")):
-        bare = name.partition("_")[2]
-        readings += [
-            _Reading(f"{name.partition('_')[0]}_{r.spelling}", r.cost, r.off)
-            for r in readings
-            if r.off
-        ]
-        readings = [r for r in readings if r.spelling != bare]
-    held = Counter(
-        word for _, word in {(r.how, w) for r in readings for w in r.spelling.split("_")}
-    )
+        switch, _, bare = name.partition("_")
+        off = [_Reading(f"{switch}_{r.spelling}", r.cost, r.off) for r in readings if r.off]
+        readings = [*off, *(r for r in readings if r.spelling != bare)]
+    held = Counter(w for _, w in {(r.how, w) for r in readings for w in r.spelling.split("_")})
     rare = {word: math.log(1 + len(held) / count) for word, count in held.items()}
+    costs = [one.cost + _distance(name, one.spelling, rare) for one in readings]
+    if (least := min(costs)) <= _MOST:
+        how = readings[costs.index(least)].how
+        return f"{how} {_all(context)}" if least > _SURE and how.endswith("?") else how
+    is_name = name.isidentifier() and not Path(value).suffix[1:].isalpha()
+    if value and is_name and any("--set" in one.opts for one in _options(context.command)):
+        return f"if it is a setting of the model, write --set {name}={value}."
+    return ""
 
-    def cost(one: _Reading) -> float:
-        return one.cost + _distance(name, one.spelling, rare)
 
-    best = min(readings, key=cost)
-    if cost(best) <= _MOST:
-        return best.how
-    is_setting = value and name.isidentifier() and not Path(value).suffix[1:].isalpha()
-    is_set = any("--set" in one.opts for one in _options(context.command))
-    return (
-        f"if it is a setting of the model, write --set {name}={value}."
-        if is_setting and is_set
-        else ""
-    )
+def _begun(letter: str, value: str, context: Any) -> str:
+    """Name the option that a letter stands for: the only one of the brief help that begins so."""
+    brief, own = getattr(context.command, "brief", ()), _options(context.command)
+    if taking := [one for one in own if value and value in _values(one)]:
+        return f"write {taking[0].opts[0]} {value}."
+    own = [one for one in own if not brief or one.name in brief]
+    found = [one.opts[0] for one in own if one.opts[0].startswith(f"--{letter}")]
+    return f"did you mean {found[0]}?" if len(found) == 1 else ""
 
 
 def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
@@ -166,10 +169,13 @@ def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
         if one.param_type_name == "argument" and value:
             how = f"write {value} as a word of its own, without an option."
             told = re.findall(r"[a-z&]+", f"{one.name} {getattr(one, 'help', '')}".lower())
-            yield from (_Reading(word, _ARGUMENT, how) for word in told)
+            yield from (_Reading(word, _ARGUMENT, how) for word in told if len(word) > _SHORT)
             if one.name == "target":
                 yield from (_Reading(word, _WORD, how) for word in _called().get("model", {}))
-    commands = context.find_root().command.commands
+    root = context.find_root().command
+    for one in _options(root):
+        yield _Reading(plain(one.opts[0].strip("-")), _ELSEWHERE, f"write rksp {one.opts[0]}.")
+    commands = root.commands
     yield from (_Reading(plain(n), _WORD, f"rksp {n} is a command of its own.") for n in commands)
     for option, (names, spellings) in _elsewhere(context).items():
         how = f"it belongs to rksp {', '.join(names)}; {_all(context)}"
@@ -184,7 +190,8 @@ def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Readi
     given = f" {value}" if value and not said else ""
     how = f"did you mean {option}{given}?" + f" {said}" * (unfit == _ARGUMENT)
     off = next(iter(one.secondary_opts), "")
-    if not off and not _complaint(one, "0", context):
+    flag = flags_of(Recipe).get(one.name)
+    if flag and (flag.zero_is_off or one.default == 0):
         off = f"{option} 0"
     off = (
         f"write {option} with one of {', '.join(choices)}." if choices else off and f"write {off}."
@@ -198,30 +205,20 @@ def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Readi
     for other in one.secondary_opts:
         yield _Reading(plain(other.strip("-")), unfit, f"did you mean {other}?")
     yield from (_Reading(word, unfit, how, off) for word, of in also.items() if of == option)
+    bare = 0.0 if value.lower() in ("", "true", "1") else _UNFIT  # of what needs no value
+    named = [v for v in choices if v in name.replace("float", "fp").replace("bfp", "bf").split("_")]
     for spelling, (field, unit) in _called().get(one.name, {}).items():
-        told = _IN_UNITS.get((field, unit), "")
-        named = [
-            x
-            for x in choices
-            if x in plain(name).replace("float", "fp").replace("bfp", "bf").split("_")
-        ]
+        told, cost = _IN_UNITS.get((field, unit), ""), unfit
         if unit == "on":
-            told = (
-                f"write {{}} {named[0]}"
-                if named
-                else f"write {{}} with one of {', '.join(choices)}"
-            )
-        cost = _CALLED + (0 if told else unfit)
-        yield _Reading(spelling, cost, f"{told.format(option)}." if told else how, off)
+            told = f"write {{}} {named[0] if named else 'with one of ' + ', '.join(choices)}"
+        if told:
+            cost = bare * (unit == "on")
+        yield _Reading(spelling, cost + _CALLED, f"{told.format(option)}." if told else how, off)
     for choice in choices:
-        is_more = value not in ("", "true", "True", "1")
-        yield _Reading(
-            choice.replace("-", "_"), _WORD + _UNFIT * is_more, f"write {option} {choice}.", off
-        )
-    for word in (name, value):
-        meant = word if word in choices else trainers_word(one.name)(word)
-        if word and meant:
-            yield _Reading(name, _WORD if word == name else _UNFIT, f"write {option} {meant}.")
+        yield _Reading(plain(choice), _WORD + bare, f"write {option} {choice}.", off)
+    for word, cost in ((name, _WORD + bare), (value, _UNFIT)):
+        if word and (meant := word if word in choices else trainers_word(one.name)(word)):
+            yield _Reading(name, cost, f"write {option} {meant}.")
 
 
 def _settings(value: str) -> Iterator[_Reading]:
@@ -311,7 +308,9 @@ def _alike(word: str, other: str) -> float:
     if word == other:
         return _PLURAL
     short, long = sorted((word, other), key=len)
-    if len(short) > 2 and long.startswith(short):
+    if len(short) <= 2:
+        return 0.0
+    if long.startswith(short):
         return _BEGUN * (len(short) / len(long)) ** 0.25
     matcher = difflib.SequenceMatcher(None, word, other)
     if matcher.real_quick_ratio() < _MISSPELT or matcher.quick_ratio() < _MISSPELT:

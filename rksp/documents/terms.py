@@ -165,7 +165,12 @@ class Software(Finite):
     gpu: Annotated[
         str | None,
         AfterValidator(_accelerator),
-        Flag("--gpu", "The accelerator that trains, such as h100.", unit="name"),
+        Flag(
+            "--gpu",
+            "The accelerator that trains, such as h100.",
+            also="accelerator card",
+            unit="name",
+        ),
     ] = None
 
 

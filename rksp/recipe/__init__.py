@@ -161,6 +161,7 @@ class Recipe(Finite):
             "Optimizer steps of the whole run.",
             unit="steps",
             names="steps max_iters train_steps",
+            also="duration max_duration updates",
         ),
     ] = Field(default=1000, ge=1)
     min_lr_ratio: Annotated[
