@@ -58,12 +58,8 @@ _FEW = 8  # options that a sentence lists
 # What a reading costs beside the distance of its spelling, and what it may cost in all.
 _CALLED, _WORD, _ARGUMENT, _ELSEWHERE, _UNFIT = 0.01, 0.05, 0.1, 0.25, 0.3
 _SURE, _MOST = 0.3, 0.5  # costs up to which a reading is the one, and is one
-_PLURAL, _BEGUN, _MISSPELT, _INITIALS = (
-    0.99,
-    0.9,
-    0.75,
-    0.85,
-)  # how alike two words are; below is not at all
+# How alike two words are: one and its plural, one begun, misspelt (less is not at all), initials.
+_PLURAL, _BEGUN, _MISSPELT, _INITIALS = 0.99, 0.9, 0.75, 0.85
 
 
 class _Reading(NamedTuple):
@@ -131,13 +127,16 @@ def _meant(typed: str, value: str, context: Any) -> str:
     if len(name) == 1:
         return _begun(name, value, context)
     readings = [*_readings(name, value, context)]
-    if name.startswith(("no_", "disable_")):
-        switch, _, bare = name.partition("_")
-        off = [_Reading(f"{switch}_{r.spelling}", r.cost, r.off) for r in readings if r.off]
-        readings = [*off, *(r for r in readings if r.spelling != bare)]
+    names = [name] * len(readings)
+    if switched := re.match("(?:no|disable)_(.+)", name):
+        off = [one._replace(how=one.off) for one in readings if one.off]
+        readings, names = [*off, *readings], [switched[1]] * len(off) + names
     held = Counter(w for _, w in {(r.how, w) for r in readings for w in r.spelling.split("_")})
     rare = {word: math.log(1 + len(held) / count) for word, count in held.items()}
-    costs = [one.cost + _distance(name, one.spelling, rare) for one in readings]
+    costs = [
+        one.cost + _distance(name, one.spelling, rare)
+        for name, one in zip(names, readings, strict=True)
+    ]
     if (least := min(costs)) <= _MOST:
         how = readings[costs.index(least)].how
         return f"{how} {_all(context)}" if least > _SURE and how.endswith("?") else how
@@ -189,13 +188,11 @@ def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Readi
     unfit = (_ARGUMENT if value[0].isdigit() and not choices else _UNFIT) if said else 0.0
     given = f" {value}" if value and not said else ""
     how = f"did you mean {option}{given}?" + f" {said}" * (unfit == _ARGUMENT)
-    off = next(iter(one.secondary_opts), "")
-    flag = flags_of(Recipe).get(one.name)
-    if flag and (flag.zero_is_off or one.default == 0):
-        off = f"{option} 0"
-    off = (
-        f"write {option} with one of {', '.join(choices)}." if choices else off and f"write {off}."
-    )
+    flag, off = flags_of(Recipe).get(one.name), ""
+    if choices:
+        off = f"write {option} with one of {', '.join(choices)}."
+    elif one.secondary_opts or (flag and (flag.zero_is_off or one.default == 0)):
+        off = f"write {next(iter(one.secondary_opts), option + ' 0')}."
     suffix = Path(value).suffix
     if option == "--output" and suffix[1:] and suffix in suffixes_of().split():
         how = f"write -o {value}."
@@ -229,8 +226,7 @@ def _settings(value: str) -> Iterator[_Reading]:
             yield _Reading(spelling, _ARGUMENT, f"write --set {field}={shown}.")
     for setting, spellings in thesaurus()["shape"].items():
         for spelling in spellings.split() if setting != "foreign" else ():
-            how = f"write --set {spelling if spelling == setting else setting}={shown}."
-            yield _Reading(spelling, _ELSEWHERE, how)
+            yield _Reading(spelling, _ELSEWHERE, f"write --set {setting}={shown}.")
 
 
 def _is_taken(field: str, value: str) -> bool:
@@ -247,7 +243,7 @@ def _called() -> dict[str, dict[str, tuple[str, str]]]:
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for field in (one for one in (*Recipe.model_fields, "model") if one != "objective"):
         for unit, spellings in thesaurus().get(field, {}).items():
-            for spelling in spellings.split() if isinstance(spellings, str) else ():
+            for spelling in spellings.split() if field != "model" or unit != "last" else ():
                 of = found.setdefault(_PARTS.get(unit, field), {})
                 of.setdefault(spelling.replace(".", "_"), (field, unit))
     return found
