@@ -80,8 +80,13 @@ def unknown_option(typed: str, context: Any) -> str:
     given = [*words[at : at + 2], "", ""]
     value = given[0].partition("=")[2] or ("" if given[1].startswith("-") else given[1])
     name, _, behind = typed.partition(":")
-    how = _meant(name, one_line(behind or value, 60), context) or _all(context)
-    return f"{context.command_path} has no option {one_line(typed, 60)}; {how}"
+    no_option = f"{context.command_path} has no option {one_line(typed, 60)}"
+    how = _meant(name, one_line(behind or value, 60), context)
+    if not how and value in words[at + 1 :]:  # which may be right without it
+        how = f"write {one_line(value, 60)} as a word of its own, without an option."
+        if not _is_target(value) and context.command.name != "grid":
+            how = misplaced([value], context)
+    return f"{no_option}; {how or _all(context)}"
 
 
 # What people call a command, by its name.
@@ -140,7 +145,7 @@ def _meant(typed: str, value: str, context: Any) -> str:
     if (least := min(costs)) <= _MOST:
         how = readings[costs.index(least)].how
         return f"{how} {_all(context)}" if least > _SURE and how.endswith("?") else how
-    is_name = name.isidentifier() and not Path(value).suffix[1:].isalpha()
+    is_name = name.isidentifier() and not _is_target(value) and "=" not in value
     if value and is_name and any("--set" in one.opts for one in _options(context.command)):
         return f"if it is a setting of the model, write --set {name}={value}."
     return ""
@@ -152,6 +157,7 @@ def _begun(letter: str, value: str, context: Any) -> str:
     if taking := [one for one in own if value and value in _values(one)]:
         return f"write {taking[0].opts[0]} {value}."
     own = [one for one in own if not brief or one.name in brief]
+    own = [one for one in own if not value or not _complaint(one, value, context)]
     found = [one.opts[0] for one in own if one.opts[0].startswith(f"--{letter}")]
     return f"did you mean {found[0]}?" if len(found) == 1 else ""
 
@@ -291,7 +297,8 @@ def _distance(typed: str, spelling: str, rare: dict[str, float]) -> float:
         w * max(_alike(word, one) for one in of)
         for (word, of), w in zip(both, weights, strict=True)
     ]
-    shared = sum(alike) / sum(weights)
+    is_kind = _alike(first[-1], second[-1]) > 0  # an output format is a format
+    shared = sum(alike) / sum(weights) - (0 if is_kind else _CALLED)
     if len(second) > 1 and joined == "".join(word[:1] for word in second):
         shared = max(shared, _INITIALS)
     return 1 - max(shared, _alike(joined, other))
