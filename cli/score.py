@@ -197,7 +197,7 @@ def _several(
         if is_of_folder and not holds_a_run(name):
             return None
         plain = of.model_copy(update={"devices": None, "as_format": None})
-        run = (of if is_run_file(name) else plain).run(name, recipe)
+        run = (of if is_run_file(name) else plain).run(name, recipe, is_told=False)
         question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 

@@ -36,6 +36,7 @@ from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import ResultFolder, digest
 from rksp.ground.model import Strict, definite
+from rksp.ground.text import short
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
@@ -176,7 +177,7 @@ class _Runs:
             stored = None if finished is None else _stored(finished.read(file), settings)
             if stored is not None:
                 trials.append(stored)
-                self.progress(f"{name}: {stored.outcome}, already finished", done, self.total)
+                self.progress(f"{name}: {_ended(stored)}, already finished", done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
@@ -200,7 +201,7 @@ class _Runs:
                 finished.write(file, whole.model_dump_json(indent=1, exclude_none=False))
             if self.options.record is not None and not arm.interventions:
                 append_row(self.options.record, trial_row(self.trainee, arm, trial))
-            self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
+            self.progress(f"{name}: {_ended(trial)}", done + steps, self.total)
         return trials
 
     def report(
@@ -300,6 +301,13 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
 def _least(rates: Sequence[float | None]) -> float | None:
     given = [rate for rate in rates if rate is not None]
     return min(given) if len(given) == len(rates) else None
+
+
+def _ended(trial: TrialReport) -> str:
+    """Say how a run ended; that it failed beside its control is known when all have ended."""
+    if trial.outcome != "healthy" or trial.final_loss is None:
+        return trial.outcome
+    return f"ended at a loss of {short(trial.final_loss)}"
 
 
 class _Critical(Sink):

@@ -153,8 +153,8 @@ def _ended(run: _Run) -> str:
     if run.reason is not None:
         return f"rksp {run.reason}"
     if run.seconds is None:
-        return f"it {run.killed or 'was killed, or still runs'}"
-    return f"it raised {run.crash}" if run.crash else "it finished"
+        return f"the run {run.killed or 'was killed, or still runs'}"
+    return f"the run raised {run.crash}" if run.crash else "the run finished"
 
 
 def _conclusions(

@@ -224,7 +224,7 @@ def _counted(report: GridReport) -> page.Verdict:
     unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
     lost = unanswered - counts["cannot tell"]
     rows = [
-        ("Caution", str(counts["caution"]), "the rate is above X, or a warning names a cause"),
+        ("Caution", str(counts["caution"]), "above X, or a warning names a documented cause"),
         ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
     ]
     if unanswered:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -170,7 +171,9 @@ def test_an_interrupted_confirmation_goes_on_from_its_folder(tmp_path) -> None:
         again(tmp_path / "kept")
     stop_at = "never"
     continued = again(tmp_path / "kept")
-    assert said[1] == "run 1 of 2, baseline seed 0: healthy, already finished"
+    assert re.fullmatch(
+        "run 1 of 2, baseline seed 0: ended at a loss of [0-9.]+, already finished", said[1]
+    )
     log = read_log(tmp_path / "kept" / "rate-0.3-seed-0.jsonl")[0]
     steps = [reading.step for reading in log if reading.quantity == "loss"]
     assert steps == sorted(set(steps))  # without what the interrupted run wrote

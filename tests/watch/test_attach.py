@@ -576,7 +576,7 @@ def test_a_log_that_was_cut_off_can_be_read(attached, tmp_path):
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # the line of its end
     report = watched_run(log)
-    assert report.trial.steps == STEPS and report.ended == "it was killed, or still runs"
+    assert report.trial.steps == STEPS and report.ended == "the run was killed, or still runs"
     assert [loss for _, loss in report.trial.loss] == pytest.approx(expected)
     page = render(report, "html")
     assert "Net" in page and all(name in page for name in report.trial.profiles)
@@ -611,7 +611,7 @@ def test_a_script_that_is_killed_leaves_all_its_steps(tmp_path, capsys, monkeypa
     assert killed.stdout.splitlines() == alone.splitlines()[:9]
     log = tmp_path / "watch.jsonl"
     assert log.read_bytes().endswith(b"\n")
-    assert watched_run(log).ended == "it was killed by SIGKILL"
+    assert watched_run(log).ended == "the run was killed by SIGKILL"
     printed = [float(line) for line in killed.stdout.splitlines()]
     assert read_losses(log) == pytest.approx(printed, rel=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["watch.jsonl"]
