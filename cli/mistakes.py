@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rksp.cli.options import trainers_word
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import is_file, read_head
-from rksp.ground.flags import checked, flags_of
+from rksp.ground.flags import flags_of
 from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
@@ -54,6 +55,7 @@ _PARTS |= {"accumulation": "gradient_accumulation_steps", "devices": "devices", 
 _LARGEST = 2**26  # bytes of a file that is looked through
 _UNSEEN = 0.75  # weight of a word that no spelling has, of that of the rarest
 _SHORT = 3  # letters of a word of a help that names nothing
+_SWITCHES = ("true", "false", "yes", "no", "1", "0")
 _FEW = 8  # options that a sentence lists
 # What a reading costs beside the distance of its spelling, and what it may cost in all.
 _CALLED, _WORD, _ARGUMENT, _ELSEWHERE, _UNFIT = 0.01, 0.05, 0.1, 0.25, 0.3
@@ -129,8 +131,6 @@ def _options(command: Any) -> list[Any]:
 def _meant(typed: str, value: str, context: Any) -> str:
     """Return how to write what a name and a value are nearest to; empty if nothing is near."""
     name = plain(typed.strip("-+/")).replace(".", "_")
-    if len(name) == 1:
-        return _begun(name, value, context)
     readings = [*_readings(name, value, context)]
     names = [name] * len(readings)
     if switched := re.match("(?:no|disable)_(.+)", name):
@@ -149,17 +149,6 @@ def _meant(typed: str, value: str, context: Any) -> str:
     if value and is_name and any("--set" in one.opts for one in _options(context.command)):
         return f"if it is a setting of the model, write --set {name}={value}."
     return ""
-
-
-def _begun(letter: str, value: str, context: Any) -> str:
-    """Name the option that a letter stands for: the only one of the brief help that begins so."""
-    brief, own = getattr(context.command, "brief", ()), _options(context.command)
-    if taking := [one for one in own if value and value in _values(one)]:
-        return f"write {taking[0].opts[0]} {value}."
-    own = [one for one in own if not brief or one.name in brief]
-    own = [one for one in own if not value or not _complaint(one, value, context)]
-    found = [one.opts[0] for one in own if one.opts[0].startswith(f"--{letter}")]
-    return f"did you mean {found[0]}?" if len(found) == 1 else ""
 
 
 def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
@@ -205,6 +194,8 @@ def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Readi
         yield _Reading(suffix[1:], 0.0, how)
     for other in one.opts:
         yield _Reading(plain(other.strip("-")), unfit, how, off)
+    if one.name in getattr(context.command, "brief", ()):
+        yield _Reading(option[2], unfit + _ARGUMENT, how)
     for other in one.secondary_opts:
         yield _Reading(plain(other.strip("-")), unfit, f"did you mean {other}?")
     yield from (_Reading(word, unfit, how, off) for word, of in also.items() if of == option)
@@ -228,19 +219,11 @@ def _settings(value: str) -> Iterator[_Reading]:
     """Yield what `--set` sets: fields of the recipe without an option, and sizes of the model."""
     shown = value or "VALUE"
     for field in (one for one, flag in flags_of(Recipe).items() if flag.is_set):
-        for spelling in (field, *_called().get(field, {})) if _is_taken(field, value) else ():
+        for spelling in (field, *_called().get(field, {})):
             yield _Reading(spelling, _ARGUMENT, f"write --set {field}={shown}.")
     for setting, spellings in thesaurus()["shape"].items():
         for spelling in spellings.split() if setting != "foreign" else ():
             yield _Reading(spelling, _ELSEWHERE, f"write --set {setting}={shown}.")
-
-
-def _is_taken(field: str, value: str) -> bool:
-    try:
-        checked(Recipe, {field: value} if value else {}, noun="recipe")
-    except InputError:
-        return False
-    return True
 
 
 @cache
@@ -340,8 +323,6 @@ def misplaced(words: Sequence[str], context: Any) -> str:
             name = (pair[1] or pair[3]).rpartition(".")[2]
             how = _meant(name, one_line(value, 60), context) or _all(context)
             return f"{path} takes no {shown}; {how}"
-        if flag := _behind_flag(typed[at - 1] if at else "", word, context):
-            return f"{flag} takes no value; write it without {shown}."
         if torn := _torn(typed, at, context):
             return torn
         if _is_number(word) and 0 < float(word) < 1 and not is_file(word):
@@ -349,38 +330,29 @@ def misplaced(words: Sequence[str], context: Any) -> str:
     return ""
 
 
-def _behind_flag(before: str, word: str, context: Any) -> str:
-    flags = [one for one in context.command.params if before in (*one.opts, *one.secondary_opts)]
-    is_one = any(getattr(one, "is_flag", False) for one in flags)
-    return before if is_one and word.lower() in ("true", "false", "yes", "no", "1", "0") else ""
-
-
 def _torn(typed: Sequence[str], at: int, context: Any) -> str:
     """Say how to write the value of an option that blanks tore apart, one part of it at `at`."""
     takes = {name: one for one in _options(context.command) for name in one.opts}
     start = next((n for n in range(at - 1, -1, -1) if typed[n] in takes), None)
-    if start is None or getattr(takes[typed[start]], "is_flag", False):
+    if start is None:
         return ""
-    parts: list[str] = []
-    for part in typed[start + 1 :]:
-        if part.startswith("-") and not part[1:2].isdigit():
-            break
-        parts.append(part)
+    is_part = lambda word: not word.startswith("-") or word[1:2].isdigit()
+    name, parts = typed[start], [*takewhile(is_part, typed[start + 1 :])]
+    option, value = takes[name], one_line(" ".join(parts), 60)
+    if getattr(option, "is_flag", False):
+        is_switch = parts[:1] == [typed[at]] and parts[0].lower() in _SWITCHES
+        return f"{name} takes no value; write it without {parts[0]}." if is_switch else ""
     if at - start > len(parts) or len(parts) < 2 or any(map(_is_target, parts[1:])):
         return ""
-    option, value = takes[typed[start]], one_line(" ".join(parts), 60)
-    is_whole = not all(map(_is_number, parts)) or all(len(part) == 3 for part in parts[1:])
     if "=" in str(option.metavar) and "=" not in parts[0]:
-        return f"{typed[start]} {value}: write {typed[start]} {parts[0]}={parts[1]}."
+        return f"{name} {value}: write {name} {parts[0]}={parts[1]}."
+    is_whole = not all(map(_is_number, parts)) or all(len(part) == 3 for part in parts[1:])
     if is_whole and not _complaint(option, "".join(parts), context):
-        return (
-            f"{typed[start]} {value}: write {typed[start]} {''.join(parts)}, with no blank inside."
-        )
+        return f"{name} {value}: write {name} {''.join(parts)}, with no blank inside."
     is_axis = option.name in Recipe.model_fields and not _values(option)
-    if how := misread(value, typed[start].strip("-") if is_axis else ""):
-        return f"{typed[start]} is {value!r}; {how}"
-    more = one_line(" ".join(parts[1:]), 60)
-    return f"{typed[start]} {parts[0]} needs no more; leave out {more}."
+    if how := misread(value, name.strip("-") if is_axis else ""):
+        return f"{name} is {value!r}; {how}"
+    return f"{name} {parts[0]} needs no more; leave out {one_line(' '.join(parts[1:]), 60)}."
 
 
 def _is_target(word: str) -> bool:
