@@ -30,7 +30,6 @@ from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
-from rksp.documents.terms import Terms
 from rksp.documents.verdict import worst
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
@@ -113,7 +112,7 @@ def confirm(
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, terms=Terms(fail_on=[str(options.bar)]))
+    question = Question(run=run, source=source)
     question = question.learning(options.runs).keeping(cache)
     finished = None if options.keep is None else ResultFolder(options.keep)
     with nullcontext() if finished is None else finished.alone(), freed_memory_kept():

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rksp.documents.terms import DEFAULT_BAR
 from rksp.ground.budgets import SEEDS
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
@@ -97,7 +96,3 @@ class TrialOptions(Finite):
             "no run again that it holds; its default is a new runs.jsonl.",
         ),
     ] = None
-    bar: Annotated[
-        float,
-        Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
-    ] = Field(default=DEFAULT_BAR, gt=0, le=1)

@@ -44,7 +44,7 @@ OPTIONS = {
     "confirm": RECIPE
     + RUN
     + MODEL
-    + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
+    + "--task --arm --data --device --evidence --exit-zero --fault --format --keep --monitor "
     "--output --record --runs --seed --seeds --shrink --steps --sweep --text --threads --help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "--as --devices --format --rows",
@@ -53,8 +53,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--as --devices --steps --address --data --dry-run --engine --exit-zero --export --fail-on "
-    "--format --env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
-    "--sample-seed --samples --slurm --target --timeout --top --where --workers --help-all",
+    "--format --env --gpu --ignore --no-cache --output --retry-failed --risk --runs "
+    "--samples --slurm --target --timeout --top --where --workers --help-all",
     "mcp": "--root",
     "report": SHORT + "--allow-hub --format --offline --output --schema --sliders --task",
     "reproduce": "--stored",

@@ -229,7 +229,6 @@ def test_the_report_is_json_without_nan_and_comes_back(report: ConfirmReport) ->
         (["gpt2", "--shrink", "--lr", "1e-3", "--fault", "aux_off"], "routers"),
         (["gpt2", "--lr", "1e-3", "--seeds", "0"], "--seeds"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--peft", "other"], "cannot build the adapters"),
-        (["gpt2", "--shrink", "--lr", "1e-3", "--bar", "7"], "--bar"),
         (["gpt2", "--shrink", "--lr", "1e-3", "--fail-on", "0.5"], "--fail-on"),
         (["gpt2", "--shrink", "--set", "n_layer=2", "--lr", "1e-3"], "--shrink"),
     ],
