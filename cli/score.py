@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,7 +198,8 @@ def _several(
         if is_of_folder and not holds_a_run(name):
             return None
         plain = of.model_copy(update={"devices": None, "as_format": None})
-        run = (of if is_run_file(name) else plain).run(name, recipe, is_told=False)
+        with redirect_stderr(io.StringIO()):  # notes on forty files would hide the table
+            run = (of if is_run_file(name) else plain).run(name, recipe)
         question = _question(run, model, past, terms, apply)
         return question.audited()[0].answer(config)
 

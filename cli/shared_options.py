@@ -261,21 +261,13 @@ class RunOptions(Finite):
             return self
         return self.model_copy(update={"recipe_file": Path(other)})
 
-    def run(
-        self,
-        target: str,
-        given: Given[Recipe],
-        *,
-        needs_model: bool = True,
-        is_told: bool = True,
-    ) -> Run:
+    def run(self, target: str, given: Given[Recipe], *, needs_model: bool = True) -> Run:
         """Return the run of a target; what is to be known about its file is said on stderr.
 
         Args:
             target: See `rksp.question.run.Run.read`.
             given: What was typed of the recipe.
             needs_model: See there.
-            is_told: False leaves out what is to be known about the file.
 
         Raises:
             InputError: See `rksp.question.run.Run.read`.
@@ -302,7 +294,7 @@ class RunOptions(Finite):
                 flags=flag_names(Recipe),
                 needs_model=needs_model,
             )
-        say(run.notes if is_told else ())
+        say(run.notes)
         _refuse_idle(run.recipe, given.typed)
         return run.starting(self.is_pretrained)
 

@@ -240,7 +240,6 @@ def _trained(
         recipe,
         steps=options.steps,
         seed=measure.seed,
-        text=options.text,
         data=measure.data,
         device=options.device,
     )

@@ -158,7 +158,6 @@ def make_ladder(
     *,
     steps: int = STEPS,
     seed: int = 0,
-    text: Path | None = None,
     data: Path | None = None,
     device: str = "cpu",
 ) -> Ladder:
@@ -171,7 +170,7 @@ def make_ladder(
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
     rows = None if data is None else read_own_rows(data)
-    trainee = Trainee(source=source, recipe=trained, text=text, data=rows, device=device)
+    trainee = Trainee(source=source, recipe=trained, data=rows, device=device)
     known = json.dumps(trainee.identity() | {"seed": seed}, sort_keys=True, default=str)
     return Ladder(trainee=trainee, shape=shape, inputs=inputs, seed=seed, key=digest(known))
 

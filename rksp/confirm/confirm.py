@@ -84,10 +84,8 @@ def confirm(
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     check_trainable(source)
     options, measure = options or TrialOptions(), measure or MeasureOptions()
-    text, faults = options.text, options.faults
+    faults = options.faults
     arms = parse_arms(options.arms) if options.arms else default_arms(recipe, None)
-    if text is not None and not text.is_file():
-        raise InputError(f"There is no file {text} to train on.")
     lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
     if options.record is not None and (lacks_weights or faults):
         raise InputError(
@@ -96,14 +94,15 @@ def confirm(
         )
     data = None if measure.data is None else read_own_rows(measure.data)
     if data is not None:
-        if text is not None or source.batch is not None:
-            other = "--text" if text is not None else f"the batches of {source.target}"
-            raise InputError(f"The runs train on --data or on {other}, not on both.")
+        if source.batch is not None:
+            raise InputError(
+                f"The runs train on --data or on the batches of {source.target}, not on both."
+            )
         fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     trained = recipe.shortened(options.steps)
     runs = _Runs(
-        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=options.device),
+        trainee=Trainee(source=source, recipe=trained, data=data, device=options.device),
         arms=arms,
         seeds=range(measure.seed, measure.seed + options.seeds),
         options=options,
@@ -158,7 +157,7 @@ class _Runs:
                 evaluations.append(evaluations[0])
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
-            at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
+            at_seed = options.model_copy(update={"seed": seed})
             evaluations.append(question.evaluated(at_seed))
         return mean_prediction(evaluations, question.terms.gate.bar)
 
@@ -216,10 +215,9 @@ class _Runs:
         reports = compare(trials)
         found, reason = verdict(reports), why_failed(trials)
         said = [reason] * bool(reason) + conclude(prediction, reports, faults)
-        is_given = self.trainee.text is not None or self.trainee.data is not None
         if source.start.kind == "elsewhere":
             said.append(_RANDOM)
-        if source.start.is_stored and source.batch is None and not is_given:
+        if source.start.is_stored and source.batch is None and self.trainee.data is None:
             said.append(_NOT_YOURS)
         if trained.peft == "qlora":
             said.append(_UNQUANTIZED)

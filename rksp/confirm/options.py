@@ -23,9 +23,6 @@ class TrialOptions(Finite):
             also="tiny small twin",
         ),
     ] = False
-    text: Annotated[
-        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
-    ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
 
     arms: Annotated[

@@ -45,7 +45,7 @@ OPTIONS = {
     + RUN
     + MODEL
     + "--task --arm --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --record --runs --seed --seeds --shrink --steps --sweep --text --threads --help-all",
+    "--output --record --runs --seed --seeds --shrink --steps --sweep --threads --help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "--as --devices --format --rows",
     "fix": "--as --devices --format --write",
