@@ -30,7 +30,7 @@ def recipes() -> dict[str, dict[str, list[str]]]:
         texts.setdefault(path.suffix, []).append(path.read_text(encoding="utf-8"))
         if path.suffix in (".yaml", ".yml"):
             with contextlib.suppress(Exception):  # some of the real files are not YAML
-                document = json.dumps(parse_file(path)[1], default=str, indent=1)
+                document = json.dumps(parse_file(path).data, default=str, indent=1)
                 texts.setdefault(".json", []).append(document)
     return found
 

@@ -57,7 +57,7 @@ def read_ladder_plan(path: Path) -> LadderPlan:
     Raises:
         InputError: The file is missing, is not a plan, or names an unknown family.
     """
-    _, document, _ = parse_file(path)
+    document = parse_file(path).data
     keys = document if isinstance(document, dict) else {}
     design = next((design for key, design in _DESIGNS.items() if key in keys), Plan)
     try:

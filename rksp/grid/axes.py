@@ -21,6 +21,7 @@ from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, names_weights
 from rksp.recipe_files.parse.document import parse_yaml
 from rksp.recipe_files.parse.misread import misread
+from rksp.recipe_files.parse.values import Parsed
 
 _SCALARS = {*Recipe.model_fields} - {"decay_milestones", "batch_ramp", "lora_targets"}
 _MOST = 1_000_000  # values on one axis
@@ -180,7 +181,7 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
     return Choice(values=tuple(points))
 
 
-def _listed(text: str, value: str) -> list[object]:
+def _listed(text: str, value: str) -> list[Parsed]:
     """Return the values between the commas outside quotes and brackets."""
     try:
         found = parse_yaml(f"[{value}]") if value.count("(") == value.count(")") else None

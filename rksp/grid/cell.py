@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rksp.assessment.store import initialization
 from rksp.documents.answer import FromEdge, Untold
@@ -33,7 +33,7 @@ from rksp.recipe import Recipe, in_steps
 from rksp.recipe.start import Start
 from rksp.recipe_files.columns import canonical, in_our_words, names_weights
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.said.origin import Origin, OriginKind, RecipeFile, assumptions
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
     for name, value in point.items():
         kind, key = canonical(name)
         if data is not None and definite(base.document).has(name):
-            data = _placed(data, name, value)
+            data = _placed(data, name, cast("Parsed", value))
         elif kind == "target":
             target, has_weights = str(value), has_weights or names_weights(name)
         elif kind == "seed":
@@ -271,7 +271,7 @@ def seed_of(value: object) -> int:
     raise InputError(f"A seed is {value!r}; give a whole number of at least 0.")
 
 
-def _placed(data: Mapping[str, object], name: str, value: object) -> Mapping[str, object]:
+def _placed(data: Section, name: str, value: Parsed) -> Section:
     first, _, rest = name.partition(".")
     actual = next(k for k in data if str(k).replace("-", "_") == first.replace("-", "_"))
     if not rest:

@@ -30,6 +30,7 @@ from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
+from rksp.recipe_files.parse.values import as_section
 from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000
@@ -253,7 +254,7 @@ def load_grid_file(path: Path) -> Document:
     """
     if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml", ".py"):
         return load_document(path)
-    syntax, data, lines = parse_file(path)
+    syntax, data, lines, *_ = parse_file(path)
     if isinstance(data, list):
         return Document(path=path, syntax=syntax, data={"grid": data})
     if not isinstance(data, Mapping):
@@ -279,10 +280,11 @@ def _stated_base(document: Document) -> Base:
             raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
     run = data.get("base")
     there = load_document(document.path.parent / str(run)) if run else None
+    target = data.get("target")
     return Base(
-        target=data.get("target"),
-        overrides=data.get("set") or {},
-        recipe=data.get("recipe") or {},
+        target=None if target is None else str(target),
+        overrides=as_section(data.get("set")),
+        recipe=as_section(data.get("recipe")),
         document=there,
         seed=seed_of(data.get("seed") or 0),
     )

@@ -20,6 +20,7 @@ from rksp.own_runs.record import PREFIX, UNSEEN, Shape, is_of_old_watch
 from rksp.own_runs.run import Curve, RawRun, number_of
 from rksp.recipe_files.columns import canonical, in_our_words
 from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.parse.values import Section
 from rksp.recipe_files.registry import matches_any, read_document
 from rksp.recipe_files.said.origin import OriginKind
 
@@ -201,10 +202,11 @@ class Words:
         return setting in (self._settings[target] or ())
 
     def _read_setup(
-        self, raw: RawRun, said: Mapping[str, object]
+        self, raw: RawRun, said: Section
     ) -> tuple[dict[str, object], str | None, dict[str, object]]:
         fields: dict[str, object] = {}
-        target, overrides = None, {}
+        target: str | None = None
+        overrides: dict[str, object] = {}
         document = Document(path=raw.file, syntax="json", data=said)
         if any(_is_argument(name) for name in said) and matches_any(document):
             read = read_document(document)

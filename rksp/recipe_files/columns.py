@@ -23,6 +23,7 @@ from rksp.recipe_files.parse.document import parse_yaml
 from rksp.recipe_files.parse.values import read_number
 from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
 
+_Row = dict[str, object]
 _WEIGHTS = "model_name_or_path"  # Hugging Face's scripts load the weights that it names
 _TARGETS = ("target", "model", _WEIGHTS)
 _PREFIXES = ("config.", "config/", "params.", "params_", "hparams.", "recipe.")
@@ -87,7 +88,7 @@ _BATCH = 1024  # rows
 _LONGEST = 4096  # characters of a cell that may be a number or a list
 
 
-def read_rows(path: Path) -> list[dict[str, object]]:
+def read_rows(path: Path) -> list[_Row]:
     """Read the columns that have a value of each row, texts as YAML values.
 
     Raises:
@@ -118,7 +119,7 @@ def _parsed(text: str) -> object:
     return parse_yaml(text)
 
 
-def _csv(path: Path) -> list[dict[str, object]]:
+def _csv(path: Path) -> list[_Row]:
     lines = _lines(path)
     header = lines.readline()
     lines.seek(0)
@@ -141,11 +142,11 @@ def _with_point(value: object) -> object:
     return value
 
 
-def _json_lines(path: Path) -> list[dict[str, object]]:
+def _json_lines(path: Path) -> list[_Row]:
     return _within(path, _objects(path))
 
 
-def _objects(path: Path) -> Iterator[dict[str, object]]:
+def _objects(path: Path) -> Iterator[_Row]:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
@@ -155,8 +156,8 @@ def _objects(path: Path) -> Iterator[dict[str, object]]:
         yield row
 
 
-def _within(path: Path, rows: Iterable[dict[str, Any]], width: int = 0) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _within(path: Path, rows: Iterable[_Row], width: int = 0) -> list[_Row]:
+    found: list[_Row] = []
     cells = 0
     for row in rows:
         found.append(row)
@@ -166,7 +167,7 @@ def _within(path: Path, rows: Iterable[dict[str, Any]], width: int = 0) -> list[
     return found
 
 
-def _parquet(path: Path) -> list[dict[str, object]]:
+def _parquet(path: Path) -> list[_Row]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -179,7 +180,7 @@ def _parquet(path: Path) -> list[dict[str, object]]:
         texts = [name for name in _leaves(file) if name.physical_type == "BYTE_ARRAY"]
         content.seek(0)
         file = parquet.ParquetFile(content, read_dictionary=[text.path for text in texts])
-        rows: list[dict[str, object]] = []
+        rows: list[_Row] = []
         size = 0
         for batch in file.iter_batches(_BATCH):
             size += sum(_unpacked(column) for column in batch.columns)

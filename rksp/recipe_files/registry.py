@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.option_lines import known_name
@@ -22,7 +21,7 @@ from rksp.recipe_files.parse.document import (
 from rksp.recipe_files.parse.following import composed, launched, merged, with_defaults
 from rksp.recipe_files.parse.python_loop import OPTIMIZERS, OPTIONS
 from rksp.recipe_files.parse.shell_command import FURTHER
-from rksp.recipe_files.parse.values import is_logged, unwrapped, unwrapped_lines
+from rksp.recipe_files.parse.values import Section, is_logged, unwrapped, unwrapped_lines
 from rksp.recipe_files.readers import (
     deepspeed,
     gpt2,
@@ -89,7 +88,7 @@ def read_recipe_file(
     *,
     trainer: str | None = None,
     devices: int | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> RecipeFile:
     """Read the recipe, and the model if there is one, from a trainer's configuration file.
 
@@ -116,7 +115,7 @@ def read_document(
     *,
     trainer: str | None = None,
     devices: int | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, object] | None = None,
     part: str | None = None,
 ) -> RecipeFile:
     """Read a recipe as `read_recipe_file` does, from a loaded document.
@@ -380,14 +379,14 @@ def _launched(draft: Draft) -> None:
         flags = {**(file.data if file is not None else {}), **flags}
     for key, others in _LAUNCHED:
         names = [name for name in (key, *others) if name in flags]
-        counts = [flags[name] for name in names]
-        is_said = key in flags and all(type(count) is int and count > 0 for count in counts)
+        counts = [count for name in names if type(count := flags[name]) is int and count > 0]
+        is_said = key in flags and len(counts) == len(names)
         if draft.devices is None and is_said:
             draft.devices = math.prod(counts)
             draft.devices_text = " × ".join(f"--{name}" for name in names)
 
 
-def _of_arguments(document: Document, arguments: Mapping[str, Any]) -> Document:
+def _of_arguments(document: Document, arguments: Section) -> Document:
     data = {_named_flag(key): value for key, value in arguments.items()}
     lines = lines_below(document.lines, "MODEL_ARGS")
     lines = {_named_flag(key): line for key, line in lines.items()}

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import yaml
 
@@ -33,10 +33,10 @@ from rksp.recipe_files.parse.python_loop import (
     words_in,
 )
 from rksp.recipe_files.parse.python_names import modules_of
-from rksp.recipe_files.parse.python_script import CALLS, Script
+from rksp.recipe_files.parse.python_script import Call, Script
 from rksp.recipe_files.parse.python_source import read_python
 from rksp.recipe_files.parse.shell import read_shell
-from rksp.recipe_files.parse.values import NUMBER, WHOLE, Unresolved
+from rksp.recipe_files.parse.values import NUMBER, WHOLE, Parsed, Section, Unresolved, as_section
 
 _MODULES = 20  # beside a script, that it imports
 _LONGEST = 4096  # characters of a value that references are filled into
@@ -57,9 +57,35 @@ class Found:
     """
 
     key: str
-    value: Any
+    value: Parsed
     line: int | None = None
     open: str = ""
+
+    def as_text(self) -> FoundText | None:
+        """Return what was found if it is a text."""
+        if not isinstance(self.value, str):
+            return None
+        return FoundText(key=self.key, value=self.value, line=self.line, open=self.open)
+
+    def as_number(self, value: float | None) -> FoundNumber | None:
+        """Return what was found with the number that it stands for, if it does for one."""
+        if value is None:
+            return None
+        return FoundNumber(key=self.key, value=value, line=self.line, open=self.open)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNumber(Found):
+    """A number with its key."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundText(Found):
+    """A text with its key."""
+
+    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +97,7 @@ class Document:
         syntax: `yaml`, `json`, `toml`, `python`, `shell`, or `script` for one that calls a trainer.
         data: Nested settings as written; `find` follows references.
         lines: Dotted key → line, counted from one.
+        calls: The calls of a script around a trainer that rksp knows.
         program: The program that a command line starts, such as `pretrain_gpt.py`.
         launcher: The flags of the launcher, such as torchrun.
         script: The program with its folder.
@@ -84,11 +111,12 @@ class Document:
 
     path: Path
     syntax: str
-    data: Mapping[str, Any]
+    data: Section
     lines: Mapping[str, int] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
     _followed: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
     program: str = ""
-    launcher: Mapping[str, Any] = field(default_factory=dict)
+    launcher: Section = field(default_factory=dict)
     script: str = ""
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +124,7 @@ class Document:
     moved: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
-    _names: dict[int, dict[str, Any]] = field(
+    _names: dict[int, dict[str, str]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -130,15 +158,15 @@ class Document:
         """Return True if all of these dotted keys exist, null or not."""
         return all(self._walk(key)[0] for key in keys)
 
-    def _walk(self, key: str) -> tuple[str, Any]:
+    def _walk(self, key: str) -> tuple[str, Parsed]:
         found = self._walk_as_written(key)
         if not found[0] and _plain(key) in self.moved:
             return self._walk_as_written(self.moved[_plain(key)])
         return found
 
-    def _walk_as_written(self, key: str) -> tuple[str, Any]:
-        value: Any = self.data
-        actual: list[Any] = []
+    def _walk_as_written(self, key: str) -> tuple[str, Parsed]:
+        value: Parsed = self.data
+        actual: list[str] = []
         for part in key.split("."):
             if isinstance(value, Unresolved):  # what stands below stands elsewhere too
                 return ".".join(actual), value
@@ -154,7 +182,7 @@ class Document:
             value = value[name]
         return ".".join(actual), value
 
-    def _follow(self, value: Any, depth: int, home: str) -> Any:
+    def _follow(self, value: Parsed, depth: int, home: str) -> Parsed:
         """Resolve the references in a value; `${.a}` is relative to the key, as in OmegaConf."""
         if depth > DEPTH.most:
             return Unresolved("a reference to itself")
@@ -234,14 +262,15 @@ def _included(scripts: list[Path], name: str) -> str:
 
 
 def _document(path: Path, text: str, suffix: str) -> Document:
-    syntax, data, lines = _parsed(path, text, suffix)
-    if not isinstance(data, Mapping):
-        raise InputError(f"{path} holds a {type(data).__name__}, not named settings.")
-    if SHELL in data:
-        CODE.check(len(data[SHELL]), path)
-        command = read_shell(data[SHELL])._replace(lines={})  # a cell has its own
+    content = _parsed(path, text, suffix)
+    if not isinstance(content.data, Mapping):
+        raise InputError(f"{path} holds a {type(content.data).__name__}, not named settings.")
+    if content.shell:
+        CODE.check(len(content.shell), path)
+        command = read_shell(content.shell)._replace(lines={})  # a cell has its own
         return Document(path=path, syntax="shell", **command._asdict())
-    return Document(path=path, syntax=syntax, data=data, lines=lines)
+    return Document(path=path, syntax=content.syntax, data=content.data, lines=content.lines,
+                    calls=content.calls)  # fmt: skip
 
 
 def named_file(document: Document, name: str) -> Document | None:
@@ -287,8 +316,21 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def parse_file(path: Path) -> tuple[str, Any, dict[str, int]]:
-    """Return the syntax of a file, its content, and the line of each dotted key.
+class Content(NamedTuple):
+    """What a file holds, with the line of each dotted key.
+
+    A script has calls of a trainer beside, or a notebook without any shell commands.
+    """
+
+    syntax: str
+    data: Parsed
+    lines: dict[str, int]
+    calls: tuple[Call, ...] = ()
+    shell: str = ""
+
+
+def parse_file(path: Path) -> Content:
+    """Return what a file holds.
 
     Raises:
         InputError: As in `load_document`, but any content is accepted.
@@ -344,7 +386,7 @@ def _of_dockerfile(text: str) -> str:
 _AS_SHELL = ((r"^(GNUm|m|M)akefile|\.mk$", _of_makefile), (r"(?i)dockerfile", _of_dockerfile))
 
 
-def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int]]:
+def _parsed(path: Path, text: str, suffix: str) -> Content:
     parse = _PARSERS.get(suffix)
     if suffix in _PICKLES:
         raise InputError(
@@ -358,13 +400,14 @@ def _parsed(path: Path, text: str, suffix: str) -> tuple[str, Any, dict[str, int
             f"it reads {', '.join(sorted((*_PARSERS, *_SHELL)))}."
         )
     try:
-        syntax, data, lines = parse(path, text)
-        return syntax, bounded(data, path), lines
+        content = parse(path, text)
+        bounded(content.data, path)
+        return content
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a configuration.") from error
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Parsed:
     """Parse YAML 1.2 text to plain data; unknown tags become `Unresolved`, nothing runs.
 
     Raises:
@@ -376,7 +419,7 @@ def parse_yaml(text: str) -> Any:
         raise InputError(f"{text[:200]!r} cannot be read as a value.") from error
 
 
-def _collect(value: Any, prefix: str, found: list[str]) -> None:
+def _collect(value: Parsed, prefix: str, found: list[str]) -> None:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             _collect(inner, f"{prefix}.{name}" if prefix else str(name), found)
@@ -384,17 +427,17 @@ def _collect(value: Any, prefix: str, found: list[str]) -> None:
         found.append(prefix)
 
 
-def _plain(key: Any) -> str:
+def _plain(key: object) -> str:
     return str(key).replace("-", "_")
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """PyYAML's safe loader with the scalars of YAML 1.2."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, object]] = {}
     nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         """Compose a node and count it: PyYAML takes a millisecond for a few of them."""
         self.nodes += 1
         SETTINGS.check(self.nodes, "The YAML text")
@@ -434,7 +477,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 _Loader.add_multi_constructor("!", _elsewhere)
 
 
-def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+def _yaml(path: Path, text: str) -> Content:
     lines: dict[str, int] = {}
     try:
         data = _composed(path, text, lines)
@@ -446,17 +489,18 @@ def _yaml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         raise
     except (*_NOT_YAML, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML ({error!s:.200}).") from error
-    return "yaml", {} if data is None else data, lines
+    return Content("yaml", {} if data is None else data, lines)
 
 
-def _composed(path: Path, text: str, lines: dict[str, int]) -> Any:
+def _composed(path: Path, text: str, lines: dict[str, int]) -> Parsed:
     """Return what a YAML text holds, None without anything, and fill in the lines of its keys."""
     loader = _Loader(text)
     node = loader.get_single_node()
     if node is None:
         return None
     _number_lines(path, node, "", lines, [0, 0], 0)
-    return loader.construct_document(node)
+    data: Parsed = loader.construct_document(node)
+    return data
 
 
 def _number_lines(
@@ -489,9 +533,9 @@ def _mark_twins(node: yaml.MappingNode) -> None:
                 one.tag, one.value = _TWICE, f"given twice, as {both[0]} and as {both[1]}"
 
 
-def _untwinned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _untwinned(pairs: list[tuple[str, Parsed]]) -> dict[str, Parsed]:
     """Return the settings of a JSON object, unknown where two keys of one name differ."""
-    found: dict[str, Any] = {}
+    found: dict[str, Parsed] = {}
     first: dict[str, str] = {}
     for name, value in pairs:
         other = first.setdefault(_plain(name), name)
@@ -502,8 +546,8 @@ def _untwinned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
-    return "json", parse_json(text, path, pairs=_untwinned), _lines_of_json(text)
+def _json(path: Path, text: str) -> Content:
+    return Content("json", parse_json(text, path, pairs=_untwinned), _lines_of_json(text))
 
 
 def _lines_of_json(text: str) -> dict[str, int]:
@@ -520,16 +564,16 @@ def _lines_of_json(text: str) -> dict[str, int]:
     return lines
 
 
-def _toml(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
-    def untwinned(value: Any) -> Any:
+def _toml(path: Path, text: str) -> Content:
+    def untwinned(value: Parsed) -> Parsed:
         if not isinstance(value, dict):
             return value
         return _untwinned([(name, untwinned(inner)) for name, inner in value.items()])
 
-    return "toml", untwinned(parse_toml(path, text)), {}
+    return Content("toml", untwinned(parse_toml(path, text)), {})
 
 
-def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+def _python(path: Path, text: str) -> Content:
     CODE.check(len(text), path)
     try:
         tree = ast.parse(text)  # raises MemoryError for what is nested too deeply
@@ -539,11 +583,12 @@ def _python(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
     data, lines = read_python(tree)
     script = Script(tree, _modules(path, tree), wanted=builds)
     if calls := script.of_trainer:
-        return "python", data | {CALLS: calls, WORDS: words_in(script.names.nodes)}, lines
+        data[WORDS] = words_in(script.names.nodes)
+        return Content("python", data, lines, tuple(calls))
     data = {name: value for name, value in data.items() if name not in script.names.unused}
     made = {name: held for name, held in script.names.made.items() if name in data}
     own, places = read_loop(script)
-    return "python", data | made | own, lines | places
+    return Content("python", {**data, **made, **own}, lines | places)
 
 
 def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
@@ -562,10 +607,9 @@ def _module(path: Path) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
+def _notebook(path: Path, text: str) -> Content:
     """Read the code of a Jupyter notebook as one script, without lines: a cell has its own."""
-    _, notebook, _ = _json(path, text)
-    cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
+    cells = as_section(_json(path, text).data).get("cells")
     code = [
         "".join(map(str, source)) if isinstance(source, list) else str(source)
         for cell in (cells if isinstance(cells, list) else [])
@@ -573,11 +617,10 @@ def _notebook(path: Path, text: str) -> tuple[str, Any, dict[str, int]]:
         for source in [cell.get("source", "")]
     ]
     python, shell = _cells(code)
-    syntax, data, _ = _python(path, python)
-    if CALLS in data:
-        data[CALLS] = [call.without_lines() for call in data[CALLS]]
-    trains = not {CALLS, OPTIMIZERS}.isdisjoint(data)
-    return syntax, data | ({SHELL: shell} if shell and not trains else {}), {}
+    read = _python(path, python)
+    trains = read.calls or OPTIMIZERS in as_section(read.data)
+    calls = tuple(call.without_lines() for call in read.calls)
+    return read._replace(lines={}, calls=calls, shell="" if trains else shell)
 
 
 _CELL = re.compile(r"\s*%%(bash|sh|shell|script bash|writefile|file|time|timeit|capture)\b(.*)")
@@ -612,7 +655,6 @@ def _cells(code: list[str]) -> tuple[str, str]:
     return "\n".join(python), "\n".join(shell)
 
 
-SHELL = "commands()"  # key of a notebook's shell commands, where it has no calls of a trainer
 _PARSERS = {
     ".ipynb": _notebook,
     ".yaml": _yaml,

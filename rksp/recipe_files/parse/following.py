@@ -11,18 +11,16 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rksp.ground.budgets import CODE, RUN_FILE
 from rksp.ground.errors import InputError
 from rksp.ground.files import is_file, read_head, read_text
-from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, names_in
 from rksp.recipe_files.parse.python_names import Names
 from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.shell_words import ELSEWHERE
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, as_section
 
 _BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -117,14 +115,14 @@ _HYDRA = re.compile(r"@hydra\.main\((.*?)\)", re.S)
 _NAMED = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']*)[\"']")
 
 
-def _choices(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _choices(data: Section) -> Iterator[tuple[str, str]]:
     for name, value in data.items():
         word = value.get(CHOICE) if isinstance(value, Mapping) else value
         if isinstance(word, str):
             yield name, word
 
 
-def _chosen(entry: object, choices: Mapping[str, str]) -> object:
+def _chosen(entry: Parsed, choices: Mapping[str, str]) -> Parsed:
     if not isinstance(entry, Mapping):
         return entry
     return {
@@ -137,8 +135,8 @@ def _group(name: object) -> str:
     return str(name).removeprefix("optional ").removeprefix("override ").strip().strip("/")
 
 
-def _without_choices(own: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_choices(own: Section, whole: Section) -> dict[str, Parsed]:
+    found: dict[str, Parsed] = {}
     for name, value in own.items():
         if isinstance(value, Mapping):
             value = {k: v for k, v in value.items() if k != CHOICE}
@@ -148,11 +146,9 @@ def _without_choices(own: Mapping[str, object], whole: Mapping[str, object]) -> 
     return found
 
 
-def _whole(
-    path: Path, data: Mapping[str, object], read: list[str], lost: list[str], depth: int
-) -> Mapping[str, Any]:
+def _whole(path: Path, data: Section, read: list[str], lost: list[str], depth: int) -> Section:
     own = {k: v for k, v in data.items() if k != "defaults" and k not in _BASES}
-    found: dict[str, Any] = {}
+    found: dict[str, Parsed] = {}
     is_last = True
     for package, name in _named(data):
         if name == "_self_":
@@ -163,7 +159,7 @@ def _whole(
             lost += [name] if there is None else []
             continue
         with contextlib.suppress(InputError):
-            inner: Any = load_document(there).data
+            inner = load_document(there).data
             read.append(
                 there.name if there.parent == path.parent else f"{there.parent.name}/{there.name}"
             )
@@ -174,7 +170,7 @@ def _whole(
     return merged(found, own) if is_last else found
 
 
-def _named(data: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _named(data: Section) -> Iterator[tuple[tuple[str, ...], str]]:
     bases = [data.get(key) for key in _BASES]
     defaults = data.get("defaults")
     bases += [defaults] if isinstance(defaults, str) else []
@@ -205,11 +201,11 @@ def _place(path: Path, name: str) -> Path | None:
     return None
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Section, above: Section) -> dict[str, Parsed]:
     """Return settings with others above them, section by section."""
     found = dict(below)
     for key, value in above.items():
         other = found.get(key)
-        is_section = isinstance(other, Mapping) and isinstance(value, Mapping)
-        found[key] = merged(definite(other), value) if is_section else value
+        are_sections = isinstance(other, Mapping) and isinstance(value, Mapping)
+        found[key] = merged(as_section(other), as_section(value)) if are_sections else value
     return found

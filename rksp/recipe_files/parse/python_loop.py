@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rksp.models.names import is_type
 from rksp.recipe.optimizers.table import optimizer_named
 from rksp.recipe_files.parse.python_script import Call, Script
 from rksp.recipe_files.parse.python_values import ANY, called
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, as_section, section_in
 
 OPTIMIZERS = "optimizers"  # key of the optimizers that are built
 OPTIONS = "args"  # key of the options of a command line
@@ -70,20 +69,20 @@ class Parts:
     """
 
     def __init__(self, calls: Iterable[Call], *, home: str = "model") -> None:
-        self.data: dict[str, Any] = {}
+        self.data: dict[str, Parsed] = {}
         self.lines: dict[str, int] = {}
         self._home = home  # of the model's name
         self._calls = list(calls)
         self._taken: Counter[str] = Counter()
 
-    def keep(self, call: Call, section: str, given: Mapping[str, Any]) -> None:
+    def keep(self, call: Call, section: str, given: Section) -> None:
         """Keep arguments of a call in a section; what another call gives otherwise is not known.
 
         Of a model and of arguments what was said first stays.
         """
         home, start = self.data, f"{section}." if section else ""
         for part in section.split(".") if section else ():
-            home = home.setdefault(part, {})
+            home = section_in(home, part)
         if call.line and section:
             self.lines.setdefault(section, call.line)
         for name, value in given.items():
@@ -101,7 +100,8 @@ class Parts:
         for call in self._calls:
             is_unsloth = call.short == "get_peft_model" and "r" in call.given
             made = _ADAPTERS.match("LoraConfig" if is_unsloth else call.short)
-            if made is not None and self.data.get(PEFT, {call.short: 0}).keys() == {call.short}:
+            kept = as_section(self.data.get(PEFT, {call.short: 0}))
+            if made is not None and kept.keys() == {call.short}:
                 usual = _USUAL if made[1] == "Lora" else {}
                 settings = {"peft_type": made[1].upper(), **usual, **call.given}
                 self.keep(call, f"{PEFT}.{call.short}", settings)
@@ -118,10 +118,11 @@ class Parts:
                 self._four_bits(call)
             elif (is_model and not is_other) or is_given:
                 self._load(call)
+        loaded = as_section(self.data.get(self._home, self.data))
         for call in self._calls:
             kind = call.short.removesuffix("Config").lower()
             is_made = kind != call.short.lower() and is_type(kind)
-            if is_made and "model_name_or_path" not in self.data.get(self._home, self.data):
+            if is_made and "model_name_or_path" not in loaded:
                 self.keep(call, "model_config", {"_call": call.short, **call.given})
 
     def _load(self, call: Call) -> None:
@@ -151,7 +152,7 @@ class _Loop(Parts):
     def _is_sequence(self) -> bool:
         return any(call.short == "SequentialLR" for call in self._calls)
 
-    def _call_it(self, call: Call, name: object) -> None:
+    def _call_it(self, call: Call, name: Parsed) -> None:
         """Keep by what an object is called what it is."""
         if call.target not in _SECTIONS:
             self.data[call.target or call.short] = name
@@ -214,7 +215,7 @@ def _steps(call: Call) -> bool:
     return is_given or (bool(call.plain or call.given) and "opt" in call.name + call.target)
 
 
-def read_loop(script: Script) -> tuple[dict[str, Any], dict[str, int]]:
+def read_loop(script: Script) -> tuple[dict[str, Parsed], dict[str, int]]:
     """Return the settings of a script with its own loop, and the line of each dotted key."""
     loop, names = _Loop(script.found), script.names
     loop.adapters()

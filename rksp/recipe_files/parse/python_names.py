@@ -11,13 +11,11 @@ import re
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rksp.ground.budgets import SETTINGS
 from rksp.recipe_files.parse.python_values import (
     ANY,
     ASSIGNMENT,
-    Settings,
     assigned_by,
     bound,
     called,
@@ -28,12 +26,12 @@ from rksp.recipe_files.parse.python_values import (
     value_of,
     words_of,
 )
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Settings, Unresolved
 
 
 def _assigned(
-    tree: ast.Module, known: dict[str, Any], changes: Mapping[str, Changes]
-) -> tuple[dict[str, Any], set[str]]:
+    tree: ast.Module, known: dict[str, Parsed], changes: Mapping[str, Changes]
+) -> tuple[dict[str, Parsed], set[str]]:
     """Return the values of names assigned once, and the names assigned at the top level alone."""
     fields = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body
@@ -96,7 +94,7 @@ def _changes(nodes: Iterable[ast.AST]) -> dict[str, Changes]:
     return found
 
 
-def changed(held: dict[str, Any], changes: Changes, known: Mapping[str, Any]) -> dict[str, Any]:
+def changed(held: dict[str, Parsed], changes: Changes, known: Section) -> dict[str, Parsed]:
     """Set the parts of an object that are set again: to a value that is sure, or to unknown."""
     if ANY in changes:
         held |= {name: Unresolved("perhaps set again in the script") for name in held}
@@ -107,8 +105,8 @@ def changed(held: dict[str, Any], changes: Changes, known: Mapping[str, Any]) ->
     return held
 
 
-def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, Parsed]:
+    found: dict[str, Parsed] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (module := node.module or "") in modules:
             held = _offered(modules[module])
@@ -122,7 +120,7 @@ def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, 
     return found
 
 
-def _offered(module: ast.Module) -> dict[str, Any]:
+def _offered(module: ast.Module) -> dict[str, Parsed]:
     """Return the names of a module, with the settings that its classes and objects hold."""
     held, _ = _assigned(module, {}, {})
     classes = {node.name: Settings(fields_of(node, held)) for node in module.body
@@ -135,7 +133,7 @@ def _offered(module: ast.Module) -> dict[str, Any]:
         if not node.value.args and not node.value.keywords
         and (home := classes.get(last_word(node.value))) is not None
     }  # fmt: skip
-    return held | classes | made
+    return {**held, **classes, **made}
 
 
 def modules_of(tree: ast.Module) -> list[str]:
@@ -165,20 +163,20 @@ class Names:
         self.unused = _left_out(self.nodes)
         self.changes = _changes(self.nodes)
         once, self.moving = _assigned(tree, _imported(tree, imported), self.changes)
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Parsed] = {}
         self.lines: dict[str, int] = {}
         self._read_options(once)
         homes, self.made = _objects(self.nodes, once, self.options, self.changes)
-        self.fixed: dict[str, Any] = once | homes
+        self.fixed: dict[str, Parsed] = {**once, **homes}
         self.options = {name: value for name, value in self.options.items() if value is not None}
 
-    def _read_options(self, known: dict[str, Any]) -> None:
+    def _read_options(self, known: dict[str, Parsed]) -> None:
         """Read `add_argument` of argparse, and the fields of dataclasses, which parsers fill.
 
         Two options of one name that differ are not known.
         """
         for node in self.nodes:
-            found: dict[str, Any] = {}
+            found: dict[str, Parsed] = {}
             if isinstance(node, ast.Call) and called(node).endswith(".add_argument"):
                 found = _option(node, known)
             elif isinstance(node, ast.ClassDef) and node.name not in self.unused:
@@ -195,18 +193,18 @@ _DEFAULTS = ("default", "default_factory")  # of `field`, `Field` and `HfArg`
 
 
 def _objects(
-    nodes: list[ast.AST], known: dict[str, Any], options: dict[str, Any],
+    nodes: list[ast.AST], known: dict[str, Parsed], options: dict[str, Parsed],
     changes: Mapping[str, Changes],
-) -> tuple[dict[str, Settings], dict[str, dict[str, Any]]]:  # fmt: skip
+) -> tuple[dict[str, Settings], dict[str, dict[str, Parsed]]]:  # fmt: skip
     """Return the objects that hold settings of a script, by name, and those of a class by class."""
-    homes: dict[str, dict[str, Any]] = {
+    homes: dict[str, dict[str, Parsed]] = {
         name: dict(value.held) for name, value in known.items() if isinstance(value, Settings)
     }
     homes |= {node.name: fields_of(node, known) for node in nodes if isinstance(node, ast.ClassDef)}
     homes["args"] = options
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     parsers = {node.name for node in functions if any(map(_parses, ast.walk(node)))}
-    made: dict[str, list[dict[str, Any]]] = {}
+    made: dict[str, list[dict[str, Parsed]]] = {}
     held = 0
     for node in nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
@@ -225,14 +223,14 @@ def _objects(
     SETTINGS.check(sum(len(homes[name]) for name in amended), "The Python code")
     for name in amended:
         changed(homes[name], changes[name], known)
-    of_classes: dict[str, dict[str, Any]] = {}
+    of_classes: dict[str, dict[str, Parsed]] = {}
     for name, several in made.items():
         for one in several:
             _add(of_classes.setdefault(name, {}), one)
     return {name: Settings(home) for name, home in homes.items()}, of_classes
 
 
-def _made(home: Mapping[str, Any], call: ast.Call, known: dict[str, Any]) -> dict[str, Any]:
+def _made(home: Section, call: ast.Call, known: dict[str, Parsed]) -> dict[str, Parsed]:
     """Return the settings of an object: those of its class, but for what its call gives it."""
     given = words_of(call, known)
     is_open = bool(call.args) or ANY in given
@@ -240,7 +238,7 @@ def _made(home: Mapping[str, Any], call: ast.Call, known: dict[str, Any]) -> dic
     return held | {name: value for name, value in given.items() if name != ANY}
 
 
-def _add(found: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _add(found: dict[str, Parsed], more: Section) -> None:
     for name, value in more.items():
         is_other = name in found and found[name] != value
         found[name] = Unresolved(f"{name}, which has two values") if is_other else value
@@ -261,9 +259,9 @@ def _left_out(nodes: Iterable[ast.AST]) -> set[str]:
     return found
 
 
-def fields_of(node: ast.ClassDef, known: dict[str, Any]) -> dict[str, Any]:
+def fields_of(node: ast.ClassDef, known: dict[str, Parsed]) -> dict[str, Parsed]:
     """Return the fields of a class: `NAME = 1`, `NAME: int = 1` and `= field(default=1)`."""
-    found: dict[str, Any] = {}
+    found: dict[str, Parsed] = {}
     scope = ChainMap(found, known)
     for statement in node.body:
         if not isinstance(statement, ast.Assign | ast.AnnAssign):
@@ -277,12 +275,12 @@ def fields_of(node: ast.ClassDef, known: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _option(node: ast.Call, known: Mapping[str, Any]) -> dict[str, Any]:
+def _option(node: ast.Call, known: Section) -> dict[str, Parsed]:
     """Return the default of one option of argparse, by the name that the parsed has for it."""
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     flags = [literal(part, known) for part in (*node.args, *filter(None, [given.get("dest")]))]
     names = [flag.lstrip("-").replace("-", "_") for flag in flags if isinstance(flag, str)]
-    long = [n for n, flag in zip(names, flags, strict=False) if not re.match("-[^-]", flag)]
+    long = [n for n, flag in zip(names, flags, strict=False) if not re.match("-[^-]", str(flag))]
     is_positional = bool(flags) and not str(flags[0]).startswith("-")
     is_required = "required" in given and literal(given["required"], known) is not False
     if not names or is_positional or is_required:

@@ -14,12 +14,10 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from rksp.ground.budgets import SETTINGS
 from rksp.recipe_files.parse.python_names import Changes, Names, changed, fields_of
 from rksp.recipe_files.parse.python_values import (
-    Settings,
     assigned_by,
     bound,
     called,
@@ -28,7 +26,7 @@ from rksp.recipe_files.parse.python_values import (
     value_of,
     words_of,
 )
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Settings, Unresolved
 
 _OF_TRAINER = re.compile(
     r"(TrainingArguments|Trainer|Config|get_peft_model|from_pretrained|SentenceTransformer"
@@ -39,7 +37,6 @@ OF_COMMAND_LINE = re.compile(r"^(parse_\w+|Fire|run)$")  # short names of wanted
 LENGTHS = ("max_seq_length", "max_length", "block_size", "max_seq_len", "context_length", "seq_len")
 _SAYS = re.compile(r"generate|pipeline|sampl|eval|decode|predict|test", re.I)  # cuts no rows
 TRL = re.compile(r"^(SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config$")
-CALLS = "calls()"  # key of the calls of a trainer's script, in the data of its document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +55,8 @@ class Call:
 
     name: str
     line: int | None
-    plain: tuple[Any, ...]
-    given: Mapping[str, Any]
+    plain: tuple[Parsed, ...]
+    given: Section
     lines: Mapping[str, int]
     of: str = ""
     target: str = ""
@@ -74,7 +71,7 @@ class Call:
         return self.name.rsplit(".", 1)[-1]
 
     @property
-    def first(self) -> Any:
+    def first(self) -> Parsed:
         """The first argument without a name; None if there is none."""
         return self.plain[0] if self.plain else None
 
@@ -123,7 +120,7 @@ class Script:
                                for part in tree.body)  # fmt: skip
         makers = [*self._sites.get("Fire", []), *self._sites.get("run", [])]
         self._commands = {ast.unparse(part) for call in makers for part in call.args[:1]}
-        now: dict[str, Any] = {}  # names that were assigned several times, at this point
+        now: dict[str, Parsed] = {}  # names that were assigned several times, at this point
         for statement in tree.body:
             is_run_here = not isinstance(statement, ast.FunctionDef | ast.ClassDef)
             known = ChainMap(self.names.fixed, now if is_run_here else {})
@@ -147,7 +144,7 @@ class Script:
         found.sort(key=lambda call: call.line or 0)
         return found if any(call.makes_arguments for call in found) else []
 
-    def _part(self, part: ast.AST, known: ChainMap[str, Any]) -> None:
+    def _part(self, part: ast.AST, known: ChainMap[str, Parsed]) -> None:
         waiting = [(part, known)]
         while waiting:
             node, known = waiting.pop()
@@ -182,7 +179,7 @@ class Script:
                     return [call]
         return []
 
-    def _amended(self, node: ast.Call, known: Mapping[str, Any]) -> Call:
+    def _amended(self, node: ast.Call, known: Section) -> Call:
         """Read a call, and what the arguments that it makes are given in later lines."""
         call, later = self._read(node, known), self._later.get(id(node))
         if not later or not call.makes_arguments:
@@ -193,7 +190,7 @@ class Script:
         given = changed(dict(call.given), later, known)
         return replace(call, given=given, lines={**call.lines, **lines})
 
-    def _read(self, node: ast.Call, known: Mapping[str, Any]) -> Call:
+    def _read(self, node: ast.Call, known: Section) -> Call:
         return Call(
             name=called(node),
             line=node.lineno,
@@ -204,7 +201,7 @@ class Script:
             target=self._targets.get(id(node), ""),
         )
 
-    def _arguments(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
+    def _arguments(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Parsed]:
         """Return what a function's arguments stand for: what its only call gives, or defaults.
 
         Without a call, defaults count where a library makes a command line of the function.
@@ -231,7 +228,7 @@ class Script:
         }  # fmt: skip
 
 
-def _taken(node: ast.AST, known: Mapping[str, Any]) -> Iterable[ast.AST]:
+def _taken(node: ast.AST, known: Section) -> Iterable[ast.AST]:
     """Return the parts of a node, of a branch on an option the part that its default takes."""
     test = value_of(node.test, known) if isinstance(node, ast.If) else None
     if not isinstance(node, ast.If) or not isinstance(test, bool):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any
 
 from rksp.ground.budgets import KEY_CHARACTERS, SETTINGS
 from rksp.recipe_files.parse.python_values import (
@@ -22,7 +21,7 @@ from rksp.recipe_files.parse.python_values import (
     shared,
     value_of,
 )
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Unresolved, as_section, section_in
 
 FUNCTIONS = "()"  # key of the functions that return a configuration
 
@@ -31,12 +30,12 @@ class _Source:
     def __init__(self, tree: ast.Module) -> None:
         named = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self.functions = named  # those that are not read yet
-        self.data: dict[str, Any] = {}
+        self.data: dict[str, Parsed] = {}
         self.lines: dict[str, int] = {}
         self.built = 0  # settings of all configurations, those of a part as often as it is used
         self.written = 0  # characters of their keys
 
-    def assign(self, statement: ast.stmt, home: dict[str, Any], prefix: str) -> None:
+    def assign(self, statement: ast.stmt, home: dict[str, Parsed], prefix: str) -> None:
         """Read `a = 1`, `a: int = 1`, `a = b = 1` and `a, b = 1, 2`."""
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             return
@@ -64,7 +63,7 @@ class _Source:
         node = self.functions.pop(name, None)
         if node is None or name.startswith("_"):  # a helper, not a configuration to be chosen
             return
-        known: dict[str, Any] = {}
+        known: dict[str, Parsed] = {}
         prefix = f"{FUNCTIONS}.{node.name}."
         for statement in node.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -76,29 +75,29 @@ class _Source:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 value = self._built(statement.value, known, prefix)
                 if isinstance(value, Mapping) and len(value) > 2:
-                    self.data.setdefault(FUNCTIONS, {})[node.name] = value
+                    section_in(self.data, FUNCTIONS)[node.name] = value
                     self._place(prefix[:-1], node)
 
     def _change(
-        self, target: ast.Attribute, statement: ast.Assign, known: dict[str, Any], prefix: str
+        self, target: ast.Attribute, statement: ast.Assign, known: dict[str, Parsed], prefix: str
     ) -> None:
         path = ast.unparse(target).split(".")
         home = known.get(path[0])
         for part in path[1:-1]:
-            home = home.setdefault(part, {}) if isinstance(home, dict) else None
+            home = section_in(home, part) if isinstance(home, dict) else None
         if isinstance(home, dict):
             home[path[-1]] = self._built(statement.value, known, prefix)
             self._place(prefix + ".".join(path[1:]), statement)
 
-    def _built(self, node: ast.expr, known: dict[str, Any], prefix: str) -> Any:
+    def _built(self, node: ast.expr, known: dict[str, Parsed], prefix: str) -> Parsed:
         """Read a call as its keywords, with the called name under `_call`; otherwise a literal."""
         if isinstance(node, ast.Call):
             name = called(node)
             if not node.keywords and not node.args:
                 self.function(name)
-                if name in (read := self.data.get(FUNCTIONS, {})):
+                if name in (read := as_section(self.data.get(FUNCTIONS))):
                     return self._copied(read[name], f"{FUNCTIONS}.{name}.", prefix)
-            found: dict[str, Any] = {"_call": name}
+            found: dict[str, Parsed] = {"_call": name}
             self._count()
             for i, argument in enumerate(node.args):
                 found[f"_{i}"] = self._built(argument, known, f"{prefix}_{i}.")
@@ -118,7 +117,7 @@ class _Source:
         self.built += 1
         SETTINGS.check(self.built, "The Python code")
 
-    def _copied(self, value: object, start: str = "", prefix: str = "") -> Any:
+    def _copied(self, value: Parsed, start: str = "", prefix: str = "") -> Parsed:
         """Copy what is built of calls, and its lines; each copy counts, as one in another doubles.
 
         Args:
@@ -144,7 +143,7 @@ class _Source:
         self.lines[key] = there if isinstance(there, int) else there.lineno
 
 
-def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
+def read_python(tree: ast.Module) -> tuple[dict[str, Parsed], dict[str, int]]:
     """Read the settings of a source and the line of each dotted key.
 
     Raises:
@@ -156,7 +155,7 @@ def read_python(tree: ast.Module) -> tuple[dict[str, Any], dict[str, int]]:
         source.assign(statement, source.data, "")
         source.set_again(statement)
         if isinstance(statement, ast.ClassDef):
-            settings: dict[str, Any] = {}
+            settings: dict[str, Parsed] = {}
             for inner in statement.body:
                 source.assign(inner, settings, f"{statement.name}.")
             if settings:

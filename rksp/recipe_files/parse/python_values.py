@@ -7,10 +7,16 @@ import contextlib
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.parse.values import (
+    Parsed,
+    Section,
+    Settings,
+    Unresolved,
+    as_section,
+    read_number,
+)
 
 _ARITHMETIC = {
     ast.Add: operator.add,
@@ -21,7 +27,7 @@ _ARITHMETIC = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[..., bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -29,7 +35,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Parsed]] = {
     "int": lambda given: int(of_text(given)),
     "float": lambda given: float(of_text(given)),
     "round": lambda number: round(number),
@@ -43,17 +49,10 @@ ANY = "**"  # stands for every name that is not spelt out
 MOST_MERGED = 200  # settings of one dict that others are poured into
 _PARTS = (list, Mapping)
 _LARGEST_NUMBER = 1e30  # of arithmetic: squares double the digits at every step
-_UNKNOWN = object()  # what is neither a literal nor computed of literals
+_UNKNOWN = Unresolved("")  # what is neither a literal nor computed of literals
 # Questions about the device are answered with yes, as for the word `auto`.
 _OF_GPU = ("is_bfloat16_supported", "is_bf16_supported", "is_available")
 _NAMED = ("torch", "TaskType", "peft.TaskType")  # what stands in these is read as its name
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings that an object of a script holds, such as the parsed options."""
-
-    held: Mapping[str, Any]
 
 
 def called(node: ast.Call) -> str:
@@ -72,14 +71,14 @@ def last_word(node: ast.expr) -> str:
     return name.rsplit(".", 1)[-1]
 
 
-def literal(node: ast.expr, known: Mapping[str, object]) -> Any:
+def literal(node: ast.expr, known: Section) -> Parsed:
     """Evaluate a literal, a known name or arithmetic of them; `Unresolved` otherwise."""
     value = _evaluated(node, known)
     # Written out here alone: at each level of a deep sum it would cost the square of its length.
     return Unresolved(ast.unparse(node)) if value is _UNKNOWN else value
 
 
-def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
+def _evaluated(node: ast.expr, known: Section) -> Parsed:
     if isinstance(node, ast.Constant):
         return node.value if _is_small(node.value) else Unresolved("a number too large")
     if isinstance(node, ast.List | ast.Tuple):
@@ -92,8 +91,7 @@ def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
         value = _UNKNOWN if home is None else home.held.get(node.attr, _UNKNOWN)
         return _UNKNOWN if isinstance(value, Settings) else value
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        home = _evaluated(node.value, known)
-        return home.get(node.slice.value, _UNKNOWN) if isinstance(home, Mapping) else _UNKNOWN
+        return as_section(_evaluated(node.value, known)).get(str(node.slice.value), _UNKNOWN)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _evaluated(node.operand, known)
         return -value if isinstance(value, int | float) else _UNKNOWN
@@ -101,17 +99,18 @@ def _evaluated(node: ast.expr, known: Mapping[str, object]) -> Any:
         return _computed(node, known)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = _evaluated(node.left, known), _evaluated(node.right, known)
-        is_bare = isinstance(left, int | float) and isinstance(right, int | float)
-        if is_bare and (not isinstance(node.op, ast.Pow) or abs(right) <= 64):
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            return _UNKNOWN
+        if not isinstance(node.op, ast.Pow) or abs(right) <= 64:
             with contextlib.suppress(ZeroDivisionError, OverflowError):
                 value = _ARITHMETIC[type(node.op)](left, right)
                 return value if _is_small(value) else _UNKNOWN
     return _UNKNOWN
 
 
-def settings_of(node: ast.expr, known: Mapping[str, object]) -> Settings | None:
+def settings_of(node: ast.expr, known: Section) -> Settings | None:
     """Return the settings of the object that an expression names: `config`, `config.optimizer`."""
-    value: object = None
+    value: Parsed = None
     if isinstance(node, ast.Name):
         value = known.get(node.id)
     elif isinstance(node, ast.Attribute) and (home := settings_of(node.value, known)) is not None:
@@ -119,9 +118,9 @@ def settings_of(node: ast.expr, known: Mapping[str, object]) -> Settings | None:
     return value if isinstance(value, Settings) else None
 
 
-def words_of(node: ast.Call, known: Mapping[str, object]) -> dict[str, Any]:
+def words_of(node: ast.Call, known: Section) -> dict[str, Parsed]:
     """Return the named arguments of a call; those of a `**settings` that is not known are `ANY`."""
-    given: dict[str, Any] = {}
+    given: dict[str, Parsed] = {}
     for word in node.keywords:
         value = value_of(word.value, known)
         if word.arg is not None:
@@ -133,14 +132,14 @@ def words_of(node: ast.Call, known: Mapping[str, object]) -> dict[str, Any]:
     return given
 
 
-def flat(node: ast.expr, known: Mapping[str, object]) -> Any:
+def flat(node: ast.expr, known: Section) -> Parsed:
     """Evaluate a part as `literal` does; a name of parts again could double at every step."""
     value = literal(node, known)
     doubles = isinstance(node, ast.Name | ast.Subscript | ast.Attribute | ast.Call)
     return Unresolved(ast.unparse(node)) if doubles and isinstance(value, _PARTS) else value
 
 
-def _computed(node: ast.Call, known: Mapping[str, object]) -> Any:
+def _computed(node: ast.Call, known: Section) -> Parsed:
     """Evaluate `int(0.1 * n)` and the other functions of numbers, and what has a default."""
     name = called(node)
     given = [_evaluated(part, known) for part in node.args]
@@ -158,19 +157,19 @@ def _computed(node: ast.Call, known: Mapping[str, object]) -> Any:
     return _UNKNOWN
 
 
-def of_text(given: object) -> Any:
+def of_text(given: Parsed) -> Any:
     """Return the number that a text spells, as `float("2e-4")` does; a number as it is."""
     return read_number(given) if isinstance(given, str) else given
 
 
-def _is_small(value: object) -> bool:
-    """Say whether a value is no number beyond those that a configuration computes with."""
+def _is_small(value: object) -> TypeGuard[Parsed]:
+    """Tell a text, and a number of those that a configuration computes with."""
     if isinstance(value, int | float):
         return abs(value) <= _LARGEST_NUMBER
-    return not isinstance(value, complex)
+    return value is None or isinstance(value, str)
 
 
-def value_of(node: ast.expr, known: Mapping[str, object]) -> Any:
+def value_of(node: ast.expr, known: Section) -> Parsed:
     """Return a literal, `torch.bfloat16` as its name, and a question about a GPU as a yes."""
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _NAMED:
         return node.attr
@@ -212,9 +211,9 @@ def value_of(node: ast.expr, known: Mapping[str, object]) -> Any:
     return literal(node, known)
 
 
-def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, object]) -> Any:
+def _merged(pairs: list[tuple[str | None, ast.expr]], known: Section) -> Parsed:
     """Return a dict of settings, into which those without a name are poured whole."""
-    found: dict[str, Any] = {}
+    found: dict[str, Parsed] = {}
     for name, part in pairs:
         if name is not None:
             found[name] = _part(part, known)
@@ -226,7 +225,7 @@ def _merged(pairs: list[tuple[str | None, ast.expr]], known: Mapping[str, object
     return found
 
 
-def _part(node: ast.expr, known: Mapping[str, object]) -> Any:
+def _part(node: ast.expr, known: Section) -> Parsed:
     """Return a value within a dict; a name of parts again could double at every step."""
     value = value_of(node, known)
     is_written = isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Call)
@@ -237,18 +236,19 @@ ASSIGNMENT = ast.Assign | ast.AnnAssign | ast.AugAssign
 _Binding = ASSIGNMENT | ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr
 
 
-def named(target: ast.expr, value: Any) -> list[tuple[str, Any]]:
+def named(target: ast.expr, value: Parsed) -> list[tuple[str, Parsed]]:
     """Return what an assignment gives each name; a tuple of names shares out a list."""
     if isinstance(target, ast.Name):
         return [(target.id, value)]
     if not isinstance(target, ast.Tuple | ast.List):
         return []
-    is_list = isinstance(value, list) and len(value) == len(target.elts)
-    parts = value if is_list else [Unresolved(ast.unparse(target))] * len(target.elts)
+    parts: list[Parsed] = [Unresolved(ast.unparse(target))] * len(target.elts)
+    if isinstance(value, list) and len(value) == len(target.elts):
+        parts = value
     return [pair for one, part in zip(target.elts, parts, strict=True) for pair in named(one, part)]
 
 
-def shared(node: _Binding, value: object) -> list[tuple[str, Any]]:
+def shared(node: _Binding, value: Parsed) -> list[tuple[str, Parsed]]:
     """Return what each name that a statement binds has of its value."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [pair for target in targets for pair in named(target, value)]
@@ -261,7 +261,7 @@ def bound(node: ast.AST) -> list[tuple[str, ast.AST]]:
     return [(name, node) for name, _ in shared(node, None)]
 
 
-def assigned_by(statement: ast.AST, known: Mapping[str, object]) -> list[tuple[str, Any]]:
+def assigned_by(statement: ast.AST, known: Section) -> list[tuple[str, Parsed]]:
     """Return what an assignment gives each name: `a = 1`, `a: int = 1`, `a, b = 1, 2`, `a *= 2`."""
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         return shared(statement, value_of(statement.value, known))

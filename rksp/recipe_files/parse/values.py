@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
@@ -17,6 +17,31 @@ class Unresolved:
     """A value that is set elsewhere: an `!include`, or an unknown reference."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that an object of a script holds, such as the parsed options."""
+
+    held: Section
+
+
+# What a file holds, or a name of a script. Keys of YAML may be numbers: `str` makes text of them.
+Parsed: TypeAlias = (
+    "bool | int | float | str | Unresolved | Settings | list[Parsed] | Section | None"
+)
+Section: TypeAlias = "Mapping[str, Parsed]"
+
+
+def as_section(value: Parsed) -> Section:
+    """Return a section as it is; what is none is an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def section_in(home: dict[str, Parsed], name: str) -> dict[str, Parsed]:
+    """Return the section of this name in another, which is made if it is not there."""
+    found = home.setdefault(name, {})
+    return found if isinstance(found, dict) else {}
 
 
 def read_number(text: str) -> int | float | None:
@@ -33,15 +58,16 @@ def read_number(text: str) -> int | float | None:
 _OWN = ("_wandb", "wandb_version")  # what W&B says of itself
 
 
-def is_logged(data: Mapping[str, Any]) -> bool:
+def is_logged(data: Section) -> bool:
     """Tell whether every setting, and more than one, is wrapped."""
     inner = [value for key, value in data.items() if key not in _OWN]
     return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
 
 
-def unwrapped(data: Mapping[str, Any]) -> dict[str, Any]:
+def unwrapped(data: Section) -> dict[str, Parsed]:
     """Return the settings alone."""
-    return {k: v["value"] for k, v in data.items() if k not in _OWN and _is_wrapped(v)}
+    wrapped = {key: as_section(value) for key, value in data.items() if key not in _OWN}
+    return {key: value["value"] for key, value in wrapped.items() if "value" in value}
 
 
 def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:

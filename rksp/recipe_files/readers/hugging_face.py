@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, named_file
+from rksp.recipe_files.parse.values import Parsed
 from rksp.recipe_files.readers import deepspeed
 from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table import by_name, convert
@@ -68,7 +68,7 @@ def _warmup(draft: Draft) -> None:
 
 def _shape(draft: Draft) -> None:
     where = draft.get("lr_scheduler_kwargs")
-    settings: Any = draft.mapping("lr_scheduler_kwargs")
+    settings: Parsed = draft.mapping("lr_scheduler_kwargs")
     if where is None:
         return
     if isinstance(where.value, str):
@@ -85,14 +85,15 @@ def _shape(draft: Draft) -> None:
     for key, field in (("num_decay_steps", "decay_steps"), ("power", "decay_power"),
                        ("min_lr_rate", "min_lr_ratio"), ("min_lr_ratio", "min_lr_ratio"),
                        ("timescale", "decay_steps")):  # fmt: skip
-        if isinstance(settings.get(key), int | float):
-            draft.put(field, settings[key], inside(key))
+        if isinstance(value := settings.get(key), int | float):
+            draft.put(field, value, inside(key))
     for key in ("min_lr", "lr_end"):
-        if isinstance(settings.get(key), int | float) and draft.value("learning_rate"):
-            ratio, text = convert.over_peak(draft, settings[key])
+        if isinstance(value := settings.get(key), int | float) and draft.value("learning_rate"):
+            ratio, text = convert.over_peak(draft, value)
             draft.put("min_lr_ratio", ratio, inside(key), text=text)
-    if settings.get("decay_type") in DECAY_SHAPES:
-        draft.put("decay_shape", DECAY_SHAPES[settings["decay_type"]], inside("decay_type"))
+    shape = DECAY_SHAPES.get(str(settings.get("decay_type")))
+    if shape is not None:
+        draft.put("decay_shape", shape, inside("decay_type"))
 
 
 def _deepspeed(draft: Draft) -> None:

@@ -13,10 +13,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, Found, lines_below
+from rksp.recipe_files.parse.document import Document, Found, FoundNumber, FoundText, lines_below
+from rksp.recipe_files.parse.values import Section, as_section
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import shape_of
@@ -39,7 +39,8 @@ def of_subcommand(document: Document) -> Document:
     data = {key: value for key, value in document.data.items() if key not in _COMMANDS}
     lines = {k: n for k, n in document.lines.items() if k.partition(".")[0] not in _COMMANDS}
     lines |= lines_below(document.lines, "fit")
-    return dataclasses.replace(document, data=data | document.data["fit"], lines=lines)
+    data |= as_section(document.data["fit"])
+    return dataclasses.replace(document, data=data, lines=lines)
 
 
 def _keys(parts: tuple[str, ...], *names: str) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ def _devices(draft: Draft) -> None:
         draft.devices_text = "trainer.devices" + (" × trainer.num_nodes" if nodes > 1 else "")
 
 
-def _class(draft: Draft, parts: tuple[str, ...]) -> Found | None:
+def _class(draft: Draft, parts: tuple[str, ...]) -> FoundText | None:
     keys = (key for part in parts for key in (f"{part}.class_path", part))
     return next((found for key in keys if (found := draft.text(key)) is not None), None)
 
@@ -96,10 +97,9 @@ def _of_torch(draft: Draft) -> None:
 def _steps(draft: Draft) -> None:
     steps, rounds = draft.number("trainer.max_steps"), draft.number("trainer.max_epochs")
     limit = draft.get("trainer.limit_train_batches")
-    is_limited = limit is not None and isinstance(limit.value, int) and limit.value > 0
-    if rounds is not None and rounds.value > 0 and limit is not None and is_limited:
-        micro = int(draft.value("gradient_accumulation_steps"))
-        each = math.ceil(limit.value / micro)
+    batches = limit.value if limit is not None and isinstance(limit.value, int) else 0
+    if rounds is not None and rounds.value > 0 and batches > 0:
+        each = math.ceil(batches / int(draft.value("gradient_accumulation_steps")))
         count, text = each * int(rounds.value), f"{each} a pass × {rounds.value:g} passes"
         if steps is None or not 0 < steps.value < count:
             draft.put("max_steps", count, limit, rounds, text=text)
@@ -109,8 +109,8 @@ def _steps(draft: Draft) -> None:
     elif rounds is not None and rounds.value < 0:
         draft.assume("max_steps", "trainer.max_epochs is -1, without an end", rounds)
     else:
-        count = None if rounds is None else rounds.value
-        convert.put_epochs(draft, "max_steps", count, rounds, "trainer.max_epochs", _EPOCHS)
+        passes = None if rounds is None else rounds.value
+        convert.put_epochs(draft, "max_steps", passes, rounds, "trainer.max_epochs", _EPOCHS)
 
 
 def _schedule(draft: Draft) -> None:
@@ -148,7 +148,7 @@ def _schedule(draft: Draft) -> None:
         _milestones(draft, found)
 
 
-def _argument(draft: Draft, name: str) -> Found | None:
+def _argument(draft: Draft, name: str) -> FoundNumber | None:
     return draft.number(*_arguments(_SCHEDULERS, name))
 
 
@@ -162,7 +162,7 @@ def _one_cycle(draft: Draft, found: Found) -> None:
     start, end = _argument(draft, "div_factor"), _argument(draft, "final_div_factor")
     last = 1 / ((start.value if start else 25) * (end.value if end else 1e4))
     draft.put("min_lr_ratio", last, start, end, text="1 / (div_factor × final_div_factor)")
-    convert.put_warmup(draft, share or Found(key="pct_start", value=0.3, line=found.line))
+    convert.put_warmup(draft, share or FoundNumber(key="pct_start", value=0.3, line=found.line))
 
 
 def _milestones(draft: Draft, found: Found) -> None:
@@ -171,7 +171,7 @@ def _milestones(draft: Draft, found: Found) -> None:
     if rounds is None or rounds.value <= 0 or (listed is None and every is None):
         draft.assume("decay_milestones", "they count epochs; give --set decay_milestones=", found)
     elif listed is not None:
-        convert.put_milestones(draft, listed.value, rounds.value, listed)
+        convert.put_milestones(draft, draft.numbers(listed), rounds.value, listed)
     else:
         each = definite(every).value
         points = [each * (i + 1) for i in range(int((rounds.value - 1) // each))]
@@ -264,15 +264,15 @@ def _gpt_model(draft: Draft) -> None:
         name = base.value.removeprefix("checkpoints/")
         draft.describe(name, {}, "checkpoint_dir: it starts from those weights.")
         return
-    name = draft.text("model_name")
-    known = shape_of(name.value) if name is not None else None
+    named = draft.text("model_name")
+    known = shape_of(named.value) if named is not None else None
     if known is not None:
         draft.describe(*known)
-    elif name is not None:
-        draft.no_target(f"{name.value!r} is litgpt's name for its own model; name a TARGET.")
+    elif named is not None:
+        draft.no_target(f"{named.value!r} is litgpt's name for its own model; name a TARGET.")
 
 
-def _describe(draft: Draft, settings: Mapping[str, Any]) -> None:
+def _describe(draft: Draft, settings: Section) -> None:
     is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
     common = {
         "num_hidden_layers": settings.get("n_layer"),
@@ -350,10 +350,10 @@ def _timm_schedule(draft: Draft) -> None:
     total, _ = _epochs(draft)
     if draft.text_or("", "sched").value.startswith("multi"):
         listed = draft.get("decay_milestones")
-        points = _MILESTONES if listed is None else listed.value
+        points = _MILESTONES if listed is None else draft.numbers(listed)
     else:
-        listed = draft.number_or(90, "decay_epochs")
-        points = [listed.value * (i + 1) for i in range(int(total / listed.value))]
+        listed = every = draft.number_or(90, "decay_epochs")
+        points = [every.value * (i + 1) for i in range(int(total / every.value))]
     convert.put_milestones(draft, [point for point in points if point < total], total, listed)
 
 

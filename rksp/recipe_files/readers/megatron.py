@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from itertools import pairwise
-from typing import Any
 
 from rksp.recipe import LOW_RANK
 from rksp.recipe_files.parse.document import Found
@@ -44,7 +43,7 @@ def _batch(draft: Draft) -> None:
     ramp = draft.get("rampup_batch_size")
     if ramp is None or not isinstance(ramp.value, list) or len(ramp.value) != 3:
         return
-    start, increment, samples = (int(part) for part in ramp.value)
+    start, increment, samples = (int(part) for part in draft.numbers(ramp))
     draft.put("batch_ramp", _ramp(start, increment, samples, int(draft.value("batch_size"))), ramp,
               text=f"from {start} by {increment} over {samples} samples")  # fmt: skip
 
@@ -171,7 +170,8 @@ def _model(draft: Draft) -> None:
     std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
     is_gpt2 = "gpt2bpe" in draft.word("tokenizer_type")  # whose vocabulary Megatron pads
     vocabulary = draft.count("vocab_size", "padded_vocab_size", default=50304 if is_gpt2 else None)
-    sizes |= {
+    settings: dict[str, object] = {
+        **sizes,
         "vocab_size": vocabulary,
         "initializer_range": float(std),
         "tie_word_embeddings": draft.true("untie_embeddings_and_output_weights") is None,
@@ -179,19 +179,19 @@ def _model(draft: Draft) -> None:
     is_rms = draft.word("normalization", "language_model.normalization") == "rmsnorm"
     if draft.true("swiglu") is not None or is_rms:
         heads, base = sizes["num_attention_heads"], draft.amount("rotary_base")
-        sizes |= {
+        settings |= {
             "num_key_value_heads": draft.count(
                 "num_query_groups", "num_key_value_heads", default=heads
             ),
             "rope_parameters.rope_theta": None if base is None else float(base),
         }
         notes = [] if is_rms else ["Its norm is LayerNorm; transformers' llama has RMSNorm."]
-        draft.describe("llama", sizes, f"{note}llama does not.", *notes)
+        draft.describe("llama", settings, f"{note}llama does not.", *notes)
         return
     places = ("position_embedding_type", "language_model.position_embedding_type")
     is_rotary = draft.word(*places) == "rope"
     notes = ["Its positions are rotary; transformers' gpt2 has learned ones."] if is_rotary else []
-    draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}gpt2 does too.", *notes)
+    draft.describe("gpt2", convert.as_gpt2(settings), f"{note}gpt2 does too.", *notes)
 
 
 def _muon(draft: Draft) -> None:
@@ -280,17 +280,18 @@ def _neox_model(draft: Draft) -> None:
         _describe(draft, sizes)
 
 
-def _describe_llama(draft: Draft, sizes: dict[str, Any]) -> None:
+def _describe_llama(draft: Draft, sizes: dict[str, int]) -> None:
     groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
     window = draft.get("sliding_window_width")
-    changes = {
+    settings = {
+        **sizes,
         "num_key_value_heads": groups,
         "intermediate_size": _gated_width(_inner(draft, sizes["hidden_size"])),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
         "vocab_size": draft.count("padded_vocab_size"),
         "tie_word_embeddings": draft.true("no_weight_tying") is None,
     }
-    draft.describe("llama" if window is None else "mistral", sizes | changes)
+    draft.describe("llama" if window is None else "mistral", settings)
 
 
 def _inner(draft: Draft, width: int) -> int:
@@ -307,12 +308,13 @@ def _gated_width(named: int) -> int:
     return -(-(int(named * 2 / 3) // 2) // _MULTIPLE) * _MULTIPLE
 
 
-def _describe(draft: Draft, sizes: dict[str, Any]) -> None:
+def _describe(draft: Draft, sizes: dict[str, int]) -> None:
     vocabulary, width = draft.count("padded_vocab_size", "vocab_size"), sizes["hidden_size"]
     notes = []
     if vocabulary is None:
         notes.append("The vocabulary is the tokenizer's; transformers' default of 50432 is used.")
-    changes = {
+    settings: dict[str, object] = {
+        **sizes,
         "intermediate_size": _inner(draft, width),
         "max_position_embeddings": draft.count("max_position_embeddings", "seq_length"),
         "vocab_size": vocabulary,
@@ -321,7 +323,7 @@ def _describe(draft: Draft, sizes: dict[str, Any]) -> None:
         "tie_word_embeddings": draft.true("no_weight_tying") is None,
         "initializer_range": _initial_std(draft, width, notes),
     }
-    draft.describe("gpt_neox", sizes | changes, *notes)
+    draft.describe("gpt_neox", settings, *notes)
 
 
 def _initial_std(draft: Draft, width: int, notes: list[str]) -> float | None:
@@ -408,12 +410,16 @@ def _nemo_model(draft: Draft) -> None:
         draft.no_target("it is an encoder-decoder of NeMo's own; name a TARGET.")
         return
     norm, activation = draft.text("model.normalization"), draft.text("model.activation")
-    sizes["intermediate_size"] = draft.count("model.ffn_hidden_size")
-    sizes["max_position_embeddings"] = draft.count("model.max_position_embeddings")
-    sizes["initializer_range"] = float(draft.amount("model.init_method_std", default=0.02))
+    settings: dict[str, object] = {
+        **sizes,
+        "intermediate_size": draft.count("model.ffn_hidden_size"),
+        "max_position_embeddings": draft.count("model.max_position_embeddings"),
+        "initializer_range": float(draft.amount("model.init_method_std", default=0.02)),
+    }
     note = "NeMo divides the output projections' deviation by √(2 × layers)"
     if norm is None or "rms" not in norm.value.lower():
-        draft.describe("gpt2", convert.as_gpt2(sizes), f"{note}, and so does transformers' gpt2.")
+        same = f"{note}, and so does transformers' gpt2."
+        draft.describe("gpt2", convert.as_gpt2(settings), same)
         return
     if activation is not None and "glu" not in activation.value:
         draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
@@ -421,4 +427,4 @@ def _nemo_model(draft: Draft) -> None:
     groups = draft.count("model.num_query_groups", default=sizes["num_attention_heads"])
     untied = draft.false("model.share_embeddings_and_output_weights")
     extra = {"num_key_value_heads": groups, "tie_word_embeddings": untied is None}
-    draft.describe("llama", sizes | extra, f"{note}; transformers' llama does not.")
+    draft.describe("llama", settings | extra, f"{note}; transformers' llama does not.")

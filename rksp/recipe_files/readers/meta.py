@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Document, Found, lines_below
+from rksp.recipe_files.parse.document import Document, Found, FoundText, lines_below
 from rksp.recipe_files.parse.python_source import FUNCTIONS
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Unresolved, as_section
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import hub_id_of, shape_of
@@ -35,8 +34,9 @@ def choose(document: Document, name: str | None) -> Document:
     Raises:
         InputError: There are several, or none of that name.
     """
-    found = document.data[FUNCTIONS]
-    names = [key for key in found if isinstance(found[key], dict)]
+    found = {key: part for key, part in as_section(document.data[FUNCTIONS]).items()
+             if isinstance(part, dict)}  # fmt: skip
+    names = [*found]
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
@@ -288,11 +288,12 @@ def _fair_fall(draft: Draft) -> None:
 def _stages(draft: Draft, total: int) -> None:
     warm = draft.number("lr_scheduler.warmup_steps", "warmup_steps")
     fall = draft.number("lr_scheduler.decay_steps", "decay_steps")
-    kind = draft.text(*_SCHEDULE)
+    kind: Found | None = draft.text(*_SCHEDULE)
     shares = draft.get("lr_scheduler.phase_ratio")
     if shares is not None and isinstance(shares.value, list) and len(shares.value) == 3:
-        kind, texts = shares, [f"{float(part):g} of {total}" for part in shares.value]
-        up, _, down = (round(float(part) * total) for part in shares.value)
+        kind, parts = shares, draft.numbers(shares)
+        texts = [f"{part:g} of {total}" for part in parts]
+        up, _, down = (round(part * total) for part in parts)
         draft.put("warmup_steps", up, shares, text=texts[0])
         draft.put("decay_steps", max(1, down), shares, text=texts[2])
     elif kind is None or kind.value != "tri_stage" or fall is None or fall.value < 1:
@@ -307,17 +308,17 @@ def _stages(draft: Draft, total: int) -> None:
     draft.put("min_lr_ratio", last.value, last)
 
 
-def _task(draft: Draft) -> Found | None:
+def _task(draft: Draft) -> FoundText | None:
     """Return the task; `fairseq-train` translates unless told otherwise (fairseq/options.py)."""
     found, program = draft.get("task._name", "task"), draft.document.program
     if found is None and program.startswith("fairseq-train"):
-        return Found(key=f"{program} without --task", value="translation")
+        return FoundText(key=f"{program} without --task", value="translation")
     if found is not None and isinstance(found.value, list):  # the data folder stands behind it
         found = dataclasses.replace(found, value=str(found.value[0]))
-    return found if found is not None and isinstance(found.value, str) else None
+    return None if found is None else found.as_text()
 
 
-def _fair_length(draft: Draft) -> Any:
+def _fair_length(draft: Draft) -> object:
     task = _task(draft)
     is_language = task is not None and task.value in ("language_modeling", "masked_lm")
     return 1024 if is_language else NOTHING

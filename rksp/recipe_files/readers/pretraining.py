@@ -76,7 +76,8 @@ def _olmo_model(draft: Draft) -> None:
     layers = draft.count("model.n_layers")
     settings = draft.mapping("model")
     activation = settings.get("activation_type", "swiglu")
-    if None in (width, heads, layers) or activation != "swiglu" or not settings.get("rope"):
+    is_like = activation == "swiglu" and settings.get("rope")
+    if width is None or heads is None or layers is None or not is_like:
         draft.no_target("only OLMo's models with rotary positions and SwiGLU have an equivalent.")
         return
     norm = settings.get("layer_norm_type", "default")
@@ -95,8 +96,7 @@ def _olmo_model(draft: Draft) -> None:
     std = draft.amount("model.init_std", default=0.02)
     if settings.get("init_fn") not in (None, "normal"):
         notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")
-    epsilon = draft.amount("model.layer_norm_eps")
-    has_epsilon = kind != "olmo" and epsilon is not None
+    epsilon = None if kind == "olmo" else draft.amount("model.layer_norm_eps")
     draft.describe(
         kind,
         {
@@ -109,7 +109,7 @@ def _olmo_model(draft: Draft) -> None:
             "vocab_size": settings.get("embedding_size") or settings.get("vocab_size"),
             "tie_word_embeddings": settings.get("weight_tying", True),
             "initializer_range": float(std),
-            "rms_norm_eps": float(epsilon) if has_epsilon else None,
+            "rms_norm_eps": None if epsilon is None else float(epsilon),
         },
         *notes,
     )

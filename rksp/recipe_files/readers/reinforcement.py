@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.parse.document import Found, FoundNumber
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 
@@ -127,5 +127,5 @@ def _open_length(draft: Draft) -> None:
         )
     share = draft.number("actor.lr_warmup_ratio", "lr_warmup_ratio")
     convert.put_warmup(
-        draft, share or Found(key="lr_warmup_ratio (the default)", value=0.03), math.ceil
+        draft, share or FoundNumber(key="lr_warmup_ratio (the default)", value=0.03), math.ceil
     )

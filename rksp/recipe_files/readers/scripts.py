@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from rksp.ground.reading import bounded
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.python_loop import ADAPTED, OF_ADAPTERS, PEFT, WORDS, Parts
-from rksp.recipe_files.parse.python_script import CALLS, LENGTHS, OF_COMMAND_LINE, TRL, Call
+from rksp.recipe_files.parse.python_script import LENGTHS, OF_COMMAND_LINE, TRL, Call
 from rksp.recipe_files.parse.python_values import ANY
 from rksp.recipe_files.parse.values import Unresolved
 
@@ -29,12 +29,12 @@ _OWN_LOSS = re.compile(r"\b(compute_loss|training_step)\b")  # beside its traine
 
 def is_script(document: Document) -> bool:
     """Tell whether a Python file builds the arguments of one of these trainers."""
-    return document.syntax == "python" and CALLS in document.data
+    return document.syntax == "python" and bool(document.calls)
 
 
 def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
     """Return a script's settings as a file of its trainer would hold them, and what to note."""
-    calls = document.data[CALLS]
+    calls = document.calls
     found = [call for call in calls if call.makes_arguments]
     first, parts = found[0], Parts(calls, home="")
     parts.keep(first, "", first.given)
@@ -56,7 +56,7 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
             parts.keep(call, "", said)
     if not any(name in parts.data for name in _LENGTHS):
         _cut(parts, calls, is_needed=trl is None)
-    words = document.data[WORDS]
+    words = str(document.data[WORDS])
     adapted = OF_ADAPTERS.search(words.lower())
     if adapted is not None and PEFT not in parts.data:
         parts.data[ADAPTED] = adapted[0]

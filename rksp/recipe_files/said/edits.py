@@ -114,7 +114,7 @@ class RunText:
                 added = f"{found[1]}{key}{found[2]}{new}{rest[0] if rest else ''}\n"
                 yield _edit(name, beside.line, 1, "", added)
 
-    def _read(self, text: str) -> dict[str, Any] | None:
+    def _read(self, text: str) -> dict[str, object] | None:
         file, mark, part = self.path.partition("::")
         typed = [n for n, o in self.origins.items() if o.kind is OriginKind.FLAG]
         with tempfile.TemporaryDirectory() as folder:

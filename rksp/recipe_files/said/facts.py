@@ -12,7 +12,7 @@ from typing import Any
 
 from rksp.ground.tables import packaged_toml
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.said.origin import OriginKind, RecipeField, RecipeFile
 
 
@@ -25,7 +25,7 @@ class Fact:
         said: Where it was read, such as `packing: true in run.yaml:7`; empty for a default.
     """
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     said: str = ""
 
 
@@ -36,7 +36,8 @@ _PRECISIONS = {"bf16-pure": ("bf16-pure", "bf16"), "fp16-pure": ("fp16-pure", "f
 _RECIPE = ("gradient_accumulation_steps", "max_grad_norm", "learning_rate", "weight_decay",
            "sequence_length", "precision", "optimizer", "peft", "objective")  # fmt: skip
 
-_SETTLED: Mapping[str, Callable[[Any], Any]] = {  # of what a DeepSpeed file says or leaves out
+# Of what a DeepSpeed file says or leaves out.
+_SETTLED: Mapping[str, Callable[[object], object]] = {
     "zero_stage": lambda stage: 0 if stage is None else stage,
     "offload_optimizer": lambda device: device not in (None, "none"),
     "muon_rates_given": lambda rate: rate is not None,
@@ -101,9 +102,9 @@ def _said(document: Document, table: str) -> dict[str, Fact]:
     return facts
 
 
-def _listed(name: str, value: Any) -> list[Any]:
+def _listed(name: str, value: Parsed) -> list[Parsed]:
     if isinstance(value, str) and name in ("target_modules", "modules_to_save"):
-        return value.split(",")
+        return [*value.split(",")]
     return value if isinstance(value, list) else [value]
 
 
@@ -111,12 +112,12 @@ def _at(said: str, path: Path, line: int | None) -> str:
     return f"{said} in {path.name}:{line}" if line else f"{said} in {path.name}"
 
 
-def _plain(name: str, key: str, value: Any) -> Any:
+def _plain(name: str, key: str, value: Parsed) -> Parsed:
     if name == "attn_implementation":
-        words = _tables()["attention"] | {"auto": None}
+        words: Section = _tables()["attention"] | {"auto": None}
         if isinstance(value, bool):
             return words.get(key.replace("-", "_")) if value else None
-        return words.get(value, value)
+        return words.get(str(value), value)
     return SHORT.get(value.removeprefix("torch."), value) if isinstance(value, str) else value
 
 
@@ -125,7 +126,7 @@ def _of_fields(read: RecipeFile) -> Iterator[tuple[str, Fact]]:
         name, value, kind = field.name, field.value, field.origin.kind
         if name not in _RECIPE or kind is OriginKind.ASSUMED:
             continue
-        values: tuple[Any, ...] = (value,)
+        values: tuple[object, ...] = (value,)
         if name == "precision":
             values = _PRECISIONS.get(str(value), values)
         elif name == "objective" and value == "lm" and read.names_weights:

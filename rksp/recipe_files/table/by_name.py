@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, Found
+from rksp.recipe_files.parse.document import Document, Found, FoundNumber
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
@@ -32,9 +33,11 @@ from rksp.recipe_files.table.spellings import (
     number,
     plain,
     spelt,
+    texts,
     thesaurus,
 )
 
+_Taken = TypeVar("_Taken", bound=Found)
 _TUNING = re.compile(r"method|type|mode|tun")  # keys whose value may be a kind of adapters
 _LORA_WORDS = re.compile(r"lora|dora")
 _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
@@ -45,16 +48,26 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
 
-def _first(
-    draft: Draft, names: Names, field: str, spellings: Iterable[str], *, needed: type = float
-) -> Found | None:
-    """Return what gives a field; None if nothing does, or it is unknown, which is then said.
+def _first(draft: Draft, names: Names, field: str, spellings: Iterable[str]) -> FoundNumber | None:
+    """Return the number that gives a field; None if nothing does or it is unknown."""
+    return _first_that(_as_number, draft, names, field, spellings)
 
-    `needed` is float for numbers, str for words and object for anything.
-    """
+
+def _as_number(found: Found) -> FoundNumber | None:
+    return found.as_number(number(found.value))
+
+
+def _first_that(
+    takes: Callable[[Found], _Taken | None],
+    draft: Draft,
+    names: Names,
+    field: str,
+    spellings: Iterable[str],
+) -> _Taken | None:
+    """Return what gives a field, taken like this; None if nothing does or it is unknown."""
     stated = names.find(spellings)
     draft.asked.update(one.key for one in stated)
-    usable: list[Found] = []
+    usable: list[_Taken] = []
     for one in stated:
         if isinstance(one.value, Unresolved) or one.value == "auto":
             draft.seen.add(one.key)
@@ -62,13 +75,11 @@ def _first(
                 draft.unknown(field, one)
                 return None
             continue
-        value = number(one.value) if needed is float else one.value
-        if value is None and field == "learning_rate" and isinstance(one.value, str) and not usable:
+        taken = takes(one)
+        if taken is None and field == "learning_rate" and isinstance(one.value, str) and not usable:
             draft.unknown(field, one)
             return None
-        if value is None or (needed is str and not isinstance(value, str)):
-            continue
-        usable.append(dataclasses.replace(one, value=value))
+        usable += [] if taken is None else [taken]
     if not usable:
         return None
     first = usable[0]
@@ -105,7 +116,7 @@ def fill(draft: Draft) -> None:
     _devices(draft, names)
     _optimizer(draft, names)
     _rate(draft, names)
-    schedule = _first(draft, names, "schedule", spelt("schedule", "name"), needed=str)
+    schedule = _first_that(Found.as_text, draft, names, "schedule", spelt("schedule", "name"))
     if schedule is not None:
         convert.put_schedule(draft, schedule)
     _length(draft, names)
@@ -114,7 +125,7 @@ def fill(draft: Draft) -> None:
     _warmup(draft, names)
     for field in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"):
         _plain_number(draft, names, field)
-    pair = _first(draft, names, "adam_beta1", spelt("adam_beta1", "pair"), needed=object)
+    pair = _first_that(lambda one: one, draft, names, "adam_beta1", spelt("adam_beta1", "pair"))
     if pair is not None:
         convert.betas(draft, pair.key)
     norm = _first(draft, names, "max_grad_norm", spelt("max_grad_norm", "number"))
@@ -279,9 +290,9 @@ def _optimizer(draft: Draft, names: Names) -> None:
     """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
     words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
-    found = None
+    found: Found | None = None
     if not words:
-        found = _first(draft, names, "optimizer", spelt("optimizer", "name"), needed=str)
+        found = _first_that(Found.as_text, draft, names, "optimizer", spelt("optimizer", "name"))
     else:
         kinds = {optimizer_of(word)[0]: word for word in reversed(words)}
         word = kinds.get("muon", words[0])
@@ -404,7 +415,7 @@ def _precision(draft: Draft, names: Names) -> None:
             word = found.key.removesuffix(".enabled").rpartition(".")[2]
             convert.put_precision(draft, dataclasses.replace(found, value=word))
             return
-    named = _first(draft, names, "precision", spelt("precision", "name"), needed=str)
+    named = _first_that(Found.as_text, draft, names, "precision", spelt("precision", "name"))
     if named is not None and precision_of(named.value) is not None:
         convert.put_precision(draft, named)
         return
@@ -428,7 +439,7 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     names = names or Names(draft.document)
     said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
     named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
-    words = (one for one in (*said["word"], *named) if isinstance(one.value, str))
+    words = texts([*said["word"], *named])
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
     on = next((one for one in said["on"] if is_on(one.value)), None)
     ranks = (one for one in said["rank"] if one.key not in draft.document.defaults)

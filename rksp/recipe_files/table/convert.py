@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
-from rksp.recipe_files.parse.document import Found
+from rksp.recipe_files.parse.document import Found, FoundNumber
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
@@ -183,7 +183,7 @@ def over_peak(draft: Draft, lowest: float) -> tuple[float, str]:
     return float(f"{min(1.0, lowest / rate):.6g}"), f"{lowest:g} / {rate:g}"
 
 
-def put_warmup(draft: Draft, found: Found, rounding: Callable[[float], int] = round) -> None:
+def put_warmup(draft: Draft, found: FoundNumber, rounding: Callable[[float], int] = round) -> None:
     """Set the warm-up from a share of the run if below one, else from a number of steps.
 
     Args:
@@ -304,8 +304,8 @@ def _holds(draft: Draft, key: str, rank: str) -> Found | None:
         return found if found is not None and found.value > 0 else None
     if not wanted:
         return draft.true(name)
-    found = draft.text(name)
-    return found if found is not None and found.value.lower() == wanted else None
+    word = draft.text(name)
+    return word if word is not None and word.value.lower() == wanted else None
 
 
 def note(draft: Draft, keys: str, *, text: str) -> None:
@@ -336,8 +336,9 @@ def devices(draft: Draft, keys: str) -> None:
         draft.devices_text = " × ".join(one.key for one in found if one is not None)
 
 
-def _product(found: Sequence[Found | None]) -> int:
-    return math.prod(max(1, int(one.value)) for one in found if one is not None)
+def _product(found: Sequence[FoundNumber | None]) -> int:
+    counts = [max(1, int(one.value)) for one in found if one is not None]
+    return math.prod(counts)
 
 
 def batch(
@@ -381,7 +382,7 @@ def batch(
 
 
 def put_batch(
-    draft: Draft, size: Found | None, steps: Found | None, copies: int, default: int = 1
+    draft: Draft, size: FoundNumber | None, steps: FoundNumber | None, copies: int, default: int = 1
 ) -> None:
     """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
     count = int(size.value) if size is not None else default
@@ -501,7 +502,10 @@ def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
     return round(epoch / total * int(draft.value("max_steps")))
 
 
-def read_shape(draft: Draft, **keys: str) -> dict[str, Any]:
+_Setting = TypeVar("_Setting")
+
+
+def read_shape(draft: Draft, **keys: str) -> dict[str, int]:
     """Read the sizes of a model; without depth, width and heads there is no target.
 
     Args:
@@ -509,19 +513,18 @@ def read_shape(draft: Draft, **keys: str) -> dict[str, Any]:
         keys: Keys of the file by the setting of transformers, separated by blanks.
 
     Returns:
-        A whole number for each setting, or None; the heads also count as key-value heads if those
-        are asked for and not given. Empty if there is no target.
+        A whole number for each setting that is given; the heads also count as key-value heads if
+        those are asked for and not given. Empty if there is no target.
     """
-    sizes = {name: draft.count(*keys[name].split()) for name in _NEEDED}
-    if None in sizes.values():
+    counts = {name: draft.count(*key.split()) for name, key in keys.items()}
+    if any(counts[name] is None for name in _NEEDED):
         draft.no_target("the file does not give depth, width and heads; name a TARGET.")
         return {}
-    sizes |= {name: draft.count(*key.split()) for name, key in keys.items()}
-    if "num_key_value_heads" in sizes and sizes["num_key_value_heads"] is None:
-        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    return {name: sizes[name] for name in keys}
+    if "num_key_value_heads" in counts and counts["num_key_value_heads"] is None:
+        counts["num_key_value_heads"] = counts["num_attention_heads"]
+    return {name: count for name, count in counts.items() if count is not None}
 
 
-def as_gpt2(settings: Mapping[str, Any]) -> dict[str, Any]:
+def as_gpt2(settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
     """Rename sizes as GPT-2's configuration has them; other settings stay."""
     return {_GPT2.get(name, name): value for name, value in settings.items()}

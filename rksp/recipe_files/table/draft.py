@@ -6,13 +6,13 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, overload
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import with_home
 from rksp.recipe import Recipe
-from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.parse.document import Document, Found, FoundNumber, FoundText
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, read_number
 from rksp.recipe_files.said.origin import (
     DECISIVE,
     FileTarget,
@@ -35,10 +35,10 @@ _LARGEST = 10**15  # of a whole number: no run has as many steps, rows or tokens
 _NO_TARGET = "the file does not describe a model; name one as TARGET."
 
 
-class _Watched(dict[Any, Any]):
+class _Watched(dict[str, Parsed]):
     """A section of a file; what is looked up in it counts as read in the draft."""
 
-    def __init__(self, section: Mapping[Any, Any], home: str, draft: Draft) -> None:
+    def __init__(self, section: Section, home: str, draft: Draft) -> None:
         super().__init__(
             (
                 name,
@@ -48,11 +48,11 @@ class _Watched(dict[Any, Any]):
         )
         self._home, self._draft = home, draft
 
-    def __getitem__(self, name: Any) -> Any:
+    def __getitem__(self, name: str) -> Parsed:
         self._draft.look(f"{self._home}.{name}")
         return super().__getitem__(name)
 
-    def get(self, name: Any, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:
         self._draft.look(f"{self._home}.{name}")
         return super().get(name, default)
 
@@ -80,7 +80,7 @@ class Draft:
         trainer: str,
         *,
         devices: int | None = None,
-        given: Mapping[str, Any] | None = None,
+        given: Mapping[str, object] | None = None,
     ) -> None:
         self.document = document
         self.trainer = trainer
@@ -110,7 +110,7 @@ class Draft:
         self.seen.add(found.key)
         return None if isinstance(found.value, Unresolved) else found
 
-    def number(self, *keys: str) -> Found | None:
+    def number(self, *keys: str) -> FoundNumber | None:
         """Return a number as `get` does; `auto` counts as absent.
 
         Raises:
@@ -122,6 +122,18 @@ class Draft:
         value = found.value
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
+        return found.as_number(self._counted(found, value))
+
+    def numbers(self, found: Found) -> list[float]:
+        """Return the numbers of a list.
+
+        Raises:
+            InputError: A part is none.
+        """
+        listed = found.value if isinstance(found.value, list) else [found.value]
+        return [self._counted(found, part) for part in listed]
+
+    def _counted(self, found: Found, value: Parsed) -> float:
         if isinstance(value, str):
             value = read_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -130,42 +142,54 @@ class Draft:
             raise InputError(
                 f"{self.where(found)}: {found.key} is larger than any run's, {_LARGEST:g}."
             )
-        return dataclasses.replace(found, value=value)
+        return value
 
-    def number_or(self, default: float, *keys: str) -> Found:
+    def number_or(self, default: float, *keys: str) -> FoundNumber:
         """Return a number as `number` does, else the trainer's default, which has no key.
 
         A default that only stands in for what is decided elsewhere is open.
         """
-        stated = self.document.find(*keys)
-        if stated is not None and isinstance(stated.value, Unresolved):
-            return dataclasses.replace(stated, value=default, open=stated.value.text)
-        return self.number(*keys) or Found(key="", value=default)
+        one = self.document.find(*keys)
+        if one is not None and isinstance(one.value, Unresolved):
+            return FoundNumber(key=one.key, value=default, line=one.line, open=one.value.text)
+        return self.number(*keys) or FoundNumber(key="", value=default)
 
-    def amount(self, *keys: str, default: float | None = None) -> Any:
+    @overload
+    def amount(self, *keys: str, default: float) -> float: ...
+
+    @overload
+    def amount(self, *keys: str, default: None = None) -> float | None: ...
+
+    def amount(self, *keys: str, default: float | None = None) -> float | None:
         """Return a number's value as `number` finds it; `default` if there is none."""
         found = self.number(*keys)
         return default if found is None else found.value
 
-    def count(self, *keys: str, default: int | None = None) -> Any:
+    @overload
+    def count(self, *keys: str, default: int) -> int: ...
+
+    @overload
+    def count(self, *keys: str, default: None = None) -> int | None: ...
+
+    def count(self, *keys: str, default: int | None = None) -> int | None:
         """Return a number as `amount` does, whole."""
         found = self.amount(*keys, default=default)
         return None if found is None else int(found)
 
-    def text(self, *keys: str) -> Found | None:
+    def text(self, *keys: str) -> FoundText | None:
         """Return text as `get` does; `""` counts as absent."""
         found = self.get(*keys)
         if found is None or isinstance(found.value, Mapping | list) or str(found.value) == "":
             return None
-        return dataclasses.replace(found, value=str(found.value))
+        return FoundText(key=found.key, value=str(found.value), line=found.line)
 
-    def text_or(self, default: str, *keys: str) -> Found:
+    def text_or(self, default: str, *keys: str) -> FoundText:
         """Return text as `text` does, else the trainer's default, which has no key."""
-        return self.text(*keys) or Found(key="", value=default)
+        return self.text(*keys) or FoundText(key="", value=default)
 
     def word(self, *keys: str) -> str:
         """Return a text's value in small letters; empty if there is none."""
-        return str(self.text_or("", *keys).value).lower()
+        return self.text_or("", *keys).value.lower()
 
     def true(self, *keys: str) -> Found | None:
         """Return the first of these keys that is switched on."""
@@ -181,7 +205,7 @@ class Draft:
         is_off = found is not None and str(found.value).lower() in _OFF
         return found if is_off else None
 
-    def mapping(self, *keys: str) -> Mapping[str, Any]:
+    def mapping(self, *keys: str) -> Section:
         """Return the settings under the first of these keys; empty if there are none.
 
         What is looked up in them counts as read.
@@ -199,7 +223,7 @@ class Draft:
     def put(
         self,
         name: str,
-        value: Any,
+        value: object,
         *found: Found | None,
         text: str = "",
         after: tuple[str, ...] = (),
@@ -245,7 +269,9 @@ class Draft:
         """Copy a field with its origin from another file's draft."""
         self._set(field.name, field.value, field.origin)
 
-    def default(self, name: str, value: Any, text: str = "", after: tuple[str, ...] = ()) -> None:
+    def default(
+        self, name: str, value: object, text: str = "", after: tuple[str, ...] = ()
+    ) -> None:
         """Set a field to the trainer's default if the file does not state it, here or elsewhere."""
         keys = self.keys.get(name, "").split()
         if not self.knows(name) and not self.stands_elsewhere(name, keys):
@@ -345,7 +371,7 @@ class Draft:
         if sentence not in self._notes:
             self._notes.append(sentence)
 
-    def describe(self, name: str, overrides: Mapping[str, Any], *notes: str) -> None:
+    def describe(self, name: str, overrides: Mapping[str, object], *notes: str) -> None:
         """Set the model that the file describes; settings that are None are left out."""
         for value in (overrides, *overrides.values()):
             if isinstance(value, _Watched):
@@ -398,7 +424,7 @@ class Draft:
         """Return the file and the line of what was found, for messages."""
         return f"{self.document.path}:{found.line}" if found.line else str(self.document.path)
 
-    def _set(self, name: str, value: Any, origin: Origin) -> None:
+    def _set(self, name: str, value: object, origin: Origin) -> None:
         if name in self._given:
             return
         if origin.keys and (self.by_name or {*origin.keys} & {*self.document.moved.values()}):
@@ -421,7 +447,7 @@ def _is_absent(name: str) -> bool:
         return False
 
 
-def _whole(name: str, value: Any) -> Any:
+def _whole(name: str, value: object) -> object:
     is_count = Recipe.model_fields[name].annotation in (int, int | None)
     if is_count and isinstance(value, float) and value.is_integer():
         return int(value)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rksp.ground.model import definite
 from rksp.models.names import is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, Found, beside, folders_above
+from rksp.recipe_files.parse.document import Document, FoundText, beside, folders_above
 from rksp.recipe_files.parse.python_loop import WORDS
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
 from rksp.recipe_files.table.reader import foreign_format
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, thesaurus
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
 _NAMING = re.compile(  # keys that may name the model that is trained
@@ -45,14 +44,13 @@ def model(draft: Draft, names: Names | None = None) -> None:
         draft.no_target(f"it is {foreign[0]}, which builds its own model; name a TARGET.")
         return
     said = names.find(spelt("model", "names"))
-    named = [o for o in said if isinstance(o.value, str) and not o.value.endswith(_STATES)]
+    named = [one for one in texts(said) if not one.value.endswith(_STATES)]
     is_scratch = any(is_on(one.value) for one in names.find(spelt("model", "scratch"))) or any(
         one.value is False for one in names.find(spelt("model", "stored"))
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        words = (one for one in names.like(_NAMING) if isinstance(one.value, str))
-        others = [one for one in words if _known(one.value)]
+        others = [one for one in texts(names.like(_NAMING)) if _known(one.value)]
         if len({one.value for one in others}) > 1:
             first, second = (f"{one.key} names {one.value}" for one in others[:2])
             draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")
@@ -66,10 +64,10 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _resized(draft, weights)
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
-    types = [] if is_tuned else [*named, *names.find(spelt("model", "type"))]
+    types = [] if is_tuned else [*named, *texts(names.find(spelt("model", "type")))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
-        if isinstance(one.value, str) and is_type(one.value) and not has_path:
+        if is_type(one.value) and not has_path:
             draft.look(one.key)
             if own := _sizes_beside(draft, one.key):
                 draft.no_target(f"its {one.value} has its own sizes, such as {own}; name a TARGET.")
@@ -81,8 +79,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _weights(draft, hub, is_scratch)  # the Hub's, though not in the table
         return
     is_script = WORDS in draft.document.data  # which builds another model than its tokenizer's
-    last = [] if is_script else names.find(spelt("model", "last"))
-    last = [one for one in last if isinstance(one.value, str)]
+    last = [] if is_script else texts(names.find(spelt("model", "last")))
     guess = next((one for one in last if _resolves(draft, one.value)), None)
     if guess is not None:
         draft.look(guess.key)
@@ -105,7 +102,7 @@ def _sizes_beside(draft: Draft, key: str) -> str:
     return next((one for one in inside if plain(one.rpartition(".")[2]).rstrip("s") in words), "")
 
 
-def _resized(draft: Draft, named: Found) -> None:
+def _resized(draft: Draft, named: FoundText) -> None:
     """Set a published model with other sizes, where its section has some: no weights fit them."""
     row, home = shape_published(named.value), named.key.rpartition(".")[0]
     if row is None or not home:
@@ -123,7 +120,7 @@ def _resized(draft: Draft, named: Found) -> None:
         draft.describe(kind, {**settings, **own}, f"{named.value} with other sizes has no weights.")
 
 
-def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
+def _weights(draft: Draft, found: FoundText, is_scratch: bool) -> None:
     draft.look(found.key)
     shape = shape_published(found.value) if is_scratch else None
     shape = shape or (None if _known(found.value) else shape_of(found.value))
@@ -135,7 +132,7 @@ def _weights(draft: Draft, found: Found, is_scratch: bool) -> None:
     draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: Parsed) -> bool:
     return (
         isinstance(value, Unresolved) or str(value).startswith(("/…", "./…")) or "${" in str(value)
     )
@@ -154,7 +151,7 @@ def _resolves(draft: Draft, name: str) -> bool:
     return there is not None
 
 
-def _literal(draft: Draft, data: Any, prefix: str) -> bool:
+def _literal(draft: Draft, data: Parsed, prefix: str) -> bool:
     if not isinstance(data, Mapping):
         return False
     inner = sorted(data.items(), key=lambda pair: "model" not in plain(str(pair[0])))
@@ -166,7 +163,7 @@ def _literal(draft: Draft, data: Any, prefix: str) -> bool:
     return _sized(draft, data, prefix)
 
 
-def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
+def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     """Describe a section by its sizes, or say why nothing has such blocks; False of another one."""
     sizes, used = _amounts(draft, data, prefix)
     needed = {"hidden_size", "num_hidden_layers"}
@@ -196,9 +193,7 @@ def _sized(draft: Draft, data: Mapping[Any, Any], prefix: str) -> bool:
     return True
 
 
-def _amounts(
-    draft: Draft, data: Mapping[Any, Any], prefix: str
-) -> tuple[dict[str, int], dict[str, str]]:
+def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], dict[str, str]]:
     """Return the sizes of a section and of its parts, and how each was spelled."""
     known = {plain(str(name)): f"{prefix}{name}" for name in data}
     sizes: dict[str, int] = {}
@@ -225,16 +220,18 @@ def _amounts(
     return sizes, used
 
 
-def _kind_said(data: Mapping[Any, Any], call: str) -> tuple[str, str]:
+def _kind_said(data: Section, call: str) -> tuple[str, str]:
     """Return the type of transformers that a section names, if any, and its own word for it."""
     known = {plain(str(name)): one for name, one in data.items()}
     said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
-    classes = (_CLASS.sub("", str(one)).lower() for one in known.get("architectures") or ())
+    listed = known.get("architectures")
+    names = listed if isinstance(listed, list) else []
+    classes = [_CLASS.sub("", str(name)).lower() for name in names]
     words = (call, said.lower(), *classes)
     return next((one for one in words if one and is_type(one)), ""), said
 
 
-def _differs(document: Document, data: Mapping[Any, Any], prefix: str) -> str:
+def _differs(document: Document, data: Section, prefix: str) -> str:
     """Say what shows that no model of transformers has the blocks of these sizes; else ""."""
     known = {plain(str(name)): one for name, one in data.items()}
     within = dict(_within(data)) if prefix else {}
@@ -269,7 +266,7 @@ def _describe(
     )
 
 
-def _looks_like_gpt2(data: Mapping[Any, Any]) -> bool:
+def _looks_like_gpt2(data: Section) -> bool:
     settings = [(plain(str(key)), one) for key, one in data.items()]
     settings += _within(data)
     said = " ".join(plain(one) for _, one in settings if isinstance(one, str))
@@ -277,7 +274,7 @@ def _looks_like_gpt2(data: Mapping[Any, Any]) -> bool:
     return bool(_GPT2_WORDS.search(said)) and not _LLAMA_WORDS.search(f"{said} {keys}")
 
 
-def _within(data: Any) -> Iterator[tuple[str, Any]]:
+def _within(data: Section | list[Parsed]) -> Iterator[tuple[str, Parsed]]:
     """Yield the settings of the parts of a model, in lists too, by their plain names."""
     parts = data.items() if isinstance(data, Mapping) else enumerate(data)
     for name, value in parts:

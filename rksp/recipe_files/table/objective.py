@@ -10,7 +10,7 @@ from typing import Any
 from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
 from rksp.recipe_files.parse.python_loop import NAMES, WORDS
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Parsed, Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.loop import doubt_of_text
 from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
@@ -141,7 +141,7 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
                 break
 
 
-def _meaning(sign: Mapping[str, Any], value: Any) -> list[str]:
+def _meaning(sign: Mapping[str, Any], value: Parsed) -> list[str]:
     if "words" in sign:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
         listed = thesaurus()["objective"]["words"].items()

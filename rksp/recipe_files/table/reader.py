@@ -261,7 +261,7 @@ def _closed(name: str) -> tuple[str, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _default_by(field: str, where: Mapping[str, Any], rest: object, draft: Draft) -> Any:
+def _default_by(field: str, where: Mapping[str, object], rest: object, draft: Draft) -> object:
     return where.get(str(draft.value(field)), rest)
 
 
@@ -310,7 +310,7 @@ def _plain(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _is_on(value: Any) -> bool:
+def _is_on(value: object) -> bool:
     return value is True or str(value).lower() not in _OFF
 
 

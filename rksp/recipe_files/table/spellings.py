@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rksp.ground.tables import packaged_toml
-from rksp.recipe_files.parse.document import Document, Found
-from rksp.recipe_files.parse.values import Unresolved, read_number
+from rksp.recipe_files.parse.document import Document, Found, FoundText
+from rksp.recipe_files.parse.values import Parsed, Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
 
 # Fields that hold a run on preferences or rewards.
@@ -107,15 +107,19 @@ class Names:
                 yield found
 
 
-def number(value: Any) -> float | None:
+def texts(found: Iterable[Found]) -> list[FoundText]:
+    """Return what is text among what was found."""
+    return [text for one in found if (text := one.as_text()) is not None]
+
+
+def number(value: Parsed) -> float | None:
     """Return the number that a value is, or is written as; None if it is none."""
     if isinstance(value, str):
         value = read_number(value)
-    is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_one else None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
-def is_on(value: Any) -> bool:
+def is_on(value: object) -> bool:
     """Tell whether a value switches something on, or names it."""
     return value is True or str(value).lower() not in _NOT_OFF
 

@@ -20,6 +20,7 @@ from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
 from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
+from rksp.recipe_files.parse.values import Parsed
 from rksp.recipe_files.registry import read_document
 from rksp.recipe_files.said.facts import Fact, Facts, run_facts
 from rksp.recipe_files.said.origin import RecipeFile
@@ -61,7 +62,7 @@ def file_of_arguments(args: TrainingArguments) -> RecipeFile | None:
     """Read the arguments of a Trainer of transformers or TRL; None where no run file has such."""
     name, is_trl = type(args).__name__, type(args).__module__.startswith("trl.")
     stage = {"objective": name.removesuffix("Config").lower()} if is_trl else {}
-    given: dict[str, object] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs
+    given: dict[str, Parsed] = args.to_dict()  # type: ignore[no-untyped-call]  # theirs
     data = {key: value for key, value in given.items() if value is not None} | stage
     document = Document(path=Path(name), syntax="json", data=data)
     trainer = "trl" if is_trl else "hugging-face"
