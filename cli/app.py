@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
-from unicodedata import category
 
 import typer
 
@@ -249,36 +247,9 @@ def main(
     sys.exit(code)
 
 
-def _retyped(word: str) -> str:
-    """Return a word as a keyboard writes it; text programs put other dashes, quotes and blanks."""
-    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": "", "−": "-"}
-    changed = "".join(c if c.isascii() else signs.get(c, signs.get(category(c), c)) for c in word)
-    if changed == word or not re.match("-+[A-Za-z]", changed):
-        return changed if changed.count("-") == word.count("-") else word
-    name = changed.lstrip("-")
-    return f"-{name}" if len(name.partition("=")[0]) == 1 else f"--{name}"
-
-
-def _refuse_typography(words: Sequence[str]) -> None:
-    """Refuse an option or value with signs that a text program put in place of those of the keys.
-
-    Raises:
-        InputError: There is one.
-    """
-    for word in words:
-        if word == "--":
-            return
-        if _retyped(word) != word and not os.path.lexists(word):
-            raise InputError(
-                f"{one_line(word, 60)} has the dashes, quotes or blanks of a text program; write "
-                f"{one_line(_retyped(word), 60)}."
-            )
-
-
 def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
     command = typer.main.get_command(program)
     try:
-        _refuse_typography(sys.argv[1:] if arguments is None else arguments)
         code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):

@@ -130,7 +130,7 @@ def _options(command: Any) -> list[Any]:
 
 def _meant(typed: str, value: str, context: Any) -> str:
     """Return how to write what a name and a value are nearest to; empty if nothing is near."""
-    name = plain(typed.strip("-+/")).replace(".", "_")
+    name = re.sub(rf"[.{_DASHES}]", "_", plain(typed.strip("-+/‐‑‒–—―−")))
     readings = [*_readings(name, value, context)]
     names = [name] * len(readings)
     if switched := re.match("(?:no|disable)_(.+)", name):
@@ -304,7 +304,10 @@ def _alike(word: str, other: str) -> float:
     return ratio if (ratio := matcher.ratio()) >= _MISSPELT else 0.0
 
 
-_ASSIGNED = re.compile(r"[+\-/]*([A-Za-z_][\w.]*)(?:[=:](.+)|=)|/([A-Za-z][\w-]*)")
+_DASHES = "\\-‐-―−"  # of keys and of text programs
+_ASSIGNED = re.compile(
+    rf"[+/{_DASHES}]*([A-Za-z_][\w.]*)(?:[=:](.+)|=)|[/{_DASHES}]+([A-Za-z][\w{_DASHES}]*)"
+)
 
 
 def misplaced(words: Sequence[str], context: Any) -> str:

@@ -44,7 +44,7 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         return f"write the decimal point: {whole}."
     if power := re.fullmatch(r"([\d.]+) ?[x×*·] ?10\^?(-?\d+)", text):
         return f"write it as {power[1]}e{power[2]}."
-    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({~≈<>=]+|^\w+=", "", text)
+    bare = re.sub(r"\s|[\])},;.'\"“”„‘’«»]+$|^[\[({~≈<>=“”„‘’«»]+|^\w+=", "", text)
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if re.search("[,;|]", text):
