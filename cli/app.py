@@ -11,7 +11,6 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,14 +76,13 @@ class BriefCommand(typer.core.TyperCommand):
         from rksp.cli.mistakes import TYPED, given_twice
 
         context.meta[TYPED] = [*arguments]
+        for note in given_twice(context):
+            print(f"rksp: {note}", file=sys.stderr)
         try:
-            *_, order = self.make_parser(context).parse_args(args=[*arguments])
+            return super().parse_args(context, arguments)
         except _UsageError as error:
             error.ctx = context
             raise
-        for note in given_twice(context, order):
-            print(f"rksp: {note}", file=sys.stderr)
-        return super().parse_args(context, arguments)
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help; parameters that are left out of it are only hidden while it is made."""
@@ -258,7 +256,9 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return error.exit_code, ""
-        return error.exit_code, _said(_complaint(error, arguments or sys.argv[1:]))
+        from rksp.cli.mistakes import complaint
+
+        return error.exit_code, _said(complaint(error, arguments or sys.argv[1:]))
     except RkspError as error:
         if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
@@ -287,34 +287,6 @@ def _left_by_typer(error: SystemExit) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     module: str = frame.f_globals.get("__name__", "")
     return module.partition(".")[0] == "typer"
-
-
-def _complaint(error: Any, arguments: Sequence[str]) -> str:
-    """Say in one sentence what is wrong with an option or an argument; its fields say which."""
-    context, parameter = error.ctx, getattr(error, "param", None)
-    if hasattr(error, "possibilities"):  # of an option that is not there
-        from rksp.cli.mistakes import unknown_option
-
-        name = error.option_name  # of `-lr` only `-l`
-        whole = next((one for one in arguments if len(name) == 2 and one.startswith(name)), name)
-        return unknown_option(whole, context)
-    if context and hasattr(error, "option_name"):  # without its value, or with one too many
-        from rksp.cli.mistakes import wanting
-
-        return wanting(error.option_name, context)
-    if parameter is None:
-        from rksp.cli.mistakes import unexpected_words
-
-        said = error.format_message().rstrip(".")
-        return unexpected_words(said, context) if context else f"{said}."
-    is_option = parameter.param_type_name == "option"
-    name = parameter.opts[0] if is_option else parameter.name.upper()
-    if hasattr(error, "param_type"):  # of one that is missing
-        from rksp.cli.mistakes import missing
-
-        return missing(name, context)
-    said = one_line(error.message)
-    return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
 
 
 def _said(sentence: str) -> str:

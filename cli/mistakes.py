@@ -73,8 +73,27 @@ class _Reading(NamedTuple):
     off: str = ""
 
 
-def unknown_option(typed: str, context: Any) -> str:
-    """Say in one sentence what to type instead of an option that a command does not have."""
+def complaint(error: Any, arguments: Sequence[str]) -> str:
+    """Say in one sentence what is wrong with an option or an argument; its fields say which."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    if hasattr(error, "possibilities"):  # of an option that is not there
+        name = error.option_name  # of `-lr` only `-l`
+        whole = next((one for one in arguments if len(name) == 2 and one.startswith(name)), name)
+        return _unknown_option(whole, context)
+    if context and hasattr(error, "option_name"):  # without its value, or with one too many
+        return _wanting(error.option_name, context)
+    if parameter is None:
+        said = error.format_message().rstrip(".")
+        return _unexpected(said, context) if context else f"{said}."
+    is_option = parameter.param_type_name == "option"
+    name = parameter.opts[0] if is_option else parameter.name.upper()
+    if hasattr(error, "param_type"):  # of one that is missing
+        return _missing(name, context)
+    said = one_line(error.message)
+    return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
+
+
+def _unknown_option(typed: str, context: Any) -> str:
     words = context.meta.get(TYPED, [])
     at = next((n for n, word in enumerate(words) if word.partition("=")[0] == typed), len(words))
     if torn := _torn(words, at, context):
@@ -94,27 +113,23 @@ def unknown_option(typed: str, context: Any) -> str:
 # What people call a command, by its name.
 _COMMANDS = {
     "score": "check validate verify lint predict assess evaluate judge preflight estimate",
-    "why": "diagnose doctor postmortem autopsy logs log runs analyze analyse",
+    "why": "diagnose doctor postmortem analyze analyse logs log",
     "grid": "sweep search tune scan",
-    "confirm": "try test trial simulate calibrate",
-    "watch": "run monitor exec train attach",
+    "confirm": "try test train trial simulate",
     "report": "show render view html open",
-    "fix": "repair patch apply",
+    "watch": "run monitor exec attach",
     "diff": "compare",
-    "audit": "bugs issues faults versions",
-    "explain": "define what describe word list checks",
 }
 
 
 def unknown_command(name: str, commands: Iterable[str]) -> str:
     """Say in one sentence what to type instead of a command that does not exist."""
-    shown, called = one_line(name, 60), name.lower()
-    meant = next((one for one, calls in _COMMANDS.items() if called in calls.split()), "")
-    if hint := f"; did you mean {meant}?" if meant else nearest(name, commands):
-        return f"There is no command {shown!r}{hint}"
-    if _is_target(name):
-        return f"There is no command {shown!r}; did you mean rksp score {shown}?"
-    return f"There is no command {shown!r}; rksp --help lists them."
+    shown = one_line(name, 60)
+    meant = next((f"; did you mean {n}?" for n, of in _COMMANDS.items() if name in of.split()), "")
+    target = f"; did you mean rksp score {shown}?" if _is_target(name) else ""
+    return f"There is no command {shown!r}" + (
+        meant or nearest(name, commands) or target or "; rksp --help lists them."
+    )
 
 
 def _all(context: Any) -> str:
@@ -372,8 +387,7 @@ def _is_number(word: str) -> bool:
         return False
 
 
-def unexpected_words(said: str, context: Any) -> str:
-    """Say what to do with words that a command does not take."""
+def _unexpected(said: str, context: Any) -> str:
     path = context.command_path
     words = said.partition("(s) (")[2].rstrip(")").split()
     file = next((word for word in words if Path(word).suffix in (*RUN_SUFFIXES, ".json")), None)
@@ -388,7 +402,7 @@ def unexpected_words(said: str, context: Any) -> str:
     return f"{said}; {path} --help lists what there is."
 
 
-def wanting(name: str, context: Any) -> str:
+def _wanting(name: str, context: Any) -> str:
     """Say what an option lacks that was typed without its value, or has too much."""
     option = next(one for one in context.command.params if name in one.opts + one.secondary_opts)
     if getattr(option, "is_flag", False):
@@ -397,29 +411,24 @@ def wanting(name: str, context: Any) -> str:
     return f"{name} needs a value{f' ({values})' if values else ''}: {option.help}"
 
 
-def given_twice(context: Any, order: Sequence[Any]) -> Iterator[str]:
+def given_twice(context: Any) -> Iterator[str]:
     """Yield a note on every option of which only the last value counts, as scripts append them.
-
-    Args:
-        context: Of the command.
-        order: The parameters as they were typed.
 
     Raises:
         InputError: A flag and its opposite were typed.
     """
-    typed = context.meta.get(TYPED, [])
-    for one in dict.fromkeys(order):
-        if getattr(one, "is_flag", False):
-            both = [n for n in (*one.opts, *one.secondary_opts) if n in typed]
-            if {*both} & {*one.opts} and {*both} & {*one.secondary_opts}:
-                raise InputError(f"{' and '.join(both)} contradict each other; leave one out.")
-        elif one.param_type_name == "option" and not one.multiple and order.count(one) > 1:
+    typed = [word.partition("=")[0] for word in context.meta[TYPED]]
+    for one in _options(context.command):
+        on, off = [[n for n in typed if n in names] for names in (one.opts, one.secondary_opts)]
+        if on and off:
+            raise InputError(f"{on[0]} and {off[0]} contradict each other; leave one out.")
+        if len(on) > 1 and not one.multiple and not getattr(one, "is_flag", False):
             vary = f"; rksp grid TARGET {one.name}=A,B judges several values"
             is_axis = one.name in Recipe.model_fields
             yield f"{one.opts[0]} is given twice; the last counts{vary if is_axis else ''}."
 
 
-def missing(name: str, context: Any) -> str:
+def _missing(name: str, context: Any) -> str:
     """Say what a command lacks; a run file among its words may be what it wants."""
     path = context.command_path
     file = next((one for one in context.meta.get(TYPED, []) if is_run_file(one)), None)
