@@ -72,12 +72,10 @@ class BriefCommand(typer.core.TyperCommand):
     brief: tuple[str, ...] = ()
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """Keep the words for what is said of them, and note an option that is given twice."""
-        from rksp.cli.mistakes import TYPED, given_twice
+        """Keep the words for what is said of them."""
+        from rksp.cli.mistakes import TYPED
 
         context.meta[TYPED] = [*arguments]
-        for note in given_twice(context):
-            print(f"rksp: {note}", file=sys.stderr)
         try:
             return super().parse_args(context, arguments)
         except _UsageError as error:

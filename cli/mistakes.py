@@ -29,7 +29,7 @@ from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.misread import misread
-from rksp.recipe_files.table.spellings import plain, thesaurus
+from rksp.recipe_files.table.spellings import number, plain, thesaurus
 from rksp.report.formats import suffixes_of
 
 TYPED = "rksp.typed"  # under which a context keeps the words of its command
@@ -114,11 +114,8 @@ def _unknown_option(typed: str, context: Any) -> str:
 _COMMANDS = {
     "score": "check validate verify lint predict assess evaluate judge preflight estimate",
     "why": "diagnose doctor postmortem analyze analyse logs log",
-    "grid": "sweep search tune scan",
-    "confirm": "try test train trial simulate",
-    "report": "show render view html open",
-    "watch": "run monitor exec attach",
-    "diff": "compare",
+    "grid": "sweep search tune",
+    "watch": "run train monitor exec attach",
 }
 
 
@@ -312,7 +309,7 @@ def _alike(word: str, other: str) -> float:
     if len(short) <= 2:
         return 0.0
     if long.startswith(short):
-        return _BEGUN * (len(short) / len(long)) ** 0.25
+        return _BEGUN * math.sqrt(math.sqrt(len(short) / len(long)))
     matcher = difflib.SequenceMatcher(None, word, other)
     if matcher.real_quick_ratio() < _MISSPELT or matcher.quick_ratio() < _MISSPELT:
         return 0.0
@@ -336,14 +333,14 @@ def misplaced(words: Sequence[str], context: Any) -> str:
     for word in words:
         shown, at = one_line(word, 60), typed.index(word) if word in typed else 0
         pair = None if _is_target(word) else _ASSIGNED.fullmatch(word)
-        if pair and (":" not in word or _is_number(pair[2])):
+        if pair and (":" not in word or number(pair[2]) is not None):
             value = pair[2] or "".join(typed[at + 1 : at + 2])
             name = (pair[1] or pair[3]).rpartition(".")[2]
             how = _meant(name, one_line(value, 60), context) or _all(context)
             return f"{path} takes no {shown}; {how}"
         if torn := _torn(typed, at, context):
             return torn
-        if _is_number(word) and 0 < float(word) < 1 and not is_file(word):
+        if 0 < (number(word) or 0) < 1 and not is_file(word):
             return f"{path} takes no {shown}; if it is the rate, write --lr {shown}."
     return ""
 
@@ -364,7 +361,7 @@ def _torn(typed: Sequence[str], at: int, context: Any) -> str:
         return ""
     if "=" in str(option.metavar) and "=" not in parts[0]:
         return f"{name} {value}: write {name} {parts[0]}={parts[1]}."
-    is_whole = not all(map(_is_number, parts)) or all(len(part) == 3 for part in parts[1:])
+    is_whole = None in map(number, parts) or all(len(part) == 3 for part in parts[1:])
     if is_whole and not _complaint(option, "".join(parts), context):
         return f"{name} {value}: write {name} {''.join(parts)}, with no blank inside."
     is_axis = option.name in Recipe.model_fields and not _values(option)
@@ -378,13 +375,6 @@ def _is_target(word: str) -> bool:
 
     is_named = Path(word).suffix[1:].isalpha() or "/" in word[1:] or os.path.lexists(word)
     return is_named or is_type(word) or published_like(word) is not None
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return bool(float(word)) or True
-    except ValueError:
-        return False
 
 
 def _unexpected(said: str, context: Any) -> str:
@@ -409,23 +399,6 @@ def _wanting(name: str, context: Any) -> str:
         return f"{name} takes no value; write {name} alone."
     values = ", ".join(_values(option))
     return f"{name} needs a value{f' ({values})' if values else ''}: {option.help}"
-
-
-def given_twice(context: Any) -> Iterator[str]:
-    """Yield a note on every option of which only the last value counts, as scripts append them.
-
-    Raises:
-        InputError: A flag and its opposite were typed.
-    """
-    typed = [word.partition("=")[0] for word in context.meta[TYPED]]
-    for one in _options(context.command):
-        on, off = [[n for n in typed if n in names] for names in (one.opts, one.secondary_opts)]
-        if on and off:
-            raise InputError(f"{on[0]} and {off[0]} contradict each other; leave one out.")
-        if len(on) > 1 and not one.multiple and not getattr(one, "is_flag", False):
-            vary = f"; rksp grid TARGET {one.name}=A,B judges several values"
-            is_axis = one.name in Recipe.model_fields
-            yield f"{one.opts[0]} is given twice; the last counts{vary if is_axis else ''}."
 
 
 def _missing(name: str, context: Any) -> str:

@@ -248,8 +248,13 @@ def _trained(
         return None
     with process.live_progress(lambda what: ": step " not in what) as progress:
         rates = [short(rate, 2) for rate in made.first_rates()]
+        shape, recipe = made.shape, made.recipe
         shared.say(
-            [f"{len(rates)} runs of {made.recipe.max_steps} steps, {rates[0]} to {rates[-1]}"]
+            [
+                f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
+                f"{recipe.sequence_length} tokens) of {source.target}, width "
+                f"{shape.width}, depth {shape.depth}, at {rates[0]} to {rates[-1]}"
+            ]
         )
         return shown(train(made, record, progress, ranks), made)
 

@@ -84,9 +84,6 @@ def not_run(held: frozenset[Need]) -> tuple[NotRunReport, ...]:
     )
 
 
-_LOOK = str.maketrans("OIL", "011")  # letters that look like digits
-
-
 def find_check(wanted: str) -> Check:
     """Find the check of a code or name.
 
@@ -95,7 +92,7 @@ def find_check(wanted: str) -> Check:
     """
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
     if key not in _BY_KEY:
-        seen = key[:4] + key[4:].translate(_LOOK)  # RKSP5O1
+        seen = key[:4] + key[4:].translate({79: "0", 73: "1", 76: "1"})  # RKSP5O1, with letters
         if seen in _BY_KEY:
             raise InputError(f"No check is called {wanted!r}; did you mean {seen}?")
         relatives = [code for code in _BY_KEY if key.startswith("RKSP") and code[:5] == key[:5]]

@@ -42,7 +42,6 @@ from rksp.models.names import (
     is_cached,
     is_explicit,
     is_hub_id,
-    is_sized,
     is_type,
     nearest_published,
     path_of,
@@ -152,8 +151,8 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         raise UnknownModel(absent(target))
     hint = absent(target).rpartition("folder")[2]
     if hint == ".":
-        of_hub, of_types = nearest_published(target.replace(" ", "-")), types_for(target)
-        hint = (of_hub if is_sized(target) else "") or nearest(target, of_types) or of_hub or "."
+        near = nearest_published(target.replace(" ", "-"))
+        hint = near or nearest(target, types_for(target)) or hint
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."

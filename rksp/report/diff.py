@@ -215,10 +215,10 @@ def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page
         for one in changed.changes
         if one.state != "unchanged"
     ]
-    figures = [
+    figures: page.Rows = [
         [name, *(_figure(number, f"numbers/{name}", n) for n in "01")] for name in changed.numbers
     ]
-    pairs: page.Rows = [row for row in figures if row[1] != row[2]]
+    pairs = [row for row in figures if row[1] != row[2]]
     for name, values in changed.settings.items():
         said = [x and x[:_DIGITS] for x in values] if name == "config" else values
         stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))

@@ -275,7 +275,7 @@ def test_bad_grids_are_one_sentence(tmp_path, name, text, complaint):
 
 
 def test_too_many_cells_are_refused_before_they_are_made():
-    with pytest.raises(InputError, match="1000000 cells"):
+    with pytest.raises(InputError, match="1,000,000 cells"):
         read_plan("gpt2", ["lr=logspace(-5,-1,1000)", "warmup=range(1000)"])
 
 

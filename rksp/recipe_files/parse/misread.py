@@ -17,8 +17,7 @@ _UNIT = re.compile(rf"({_VALUE}(?:[kKMB](?![^\W_]))?)[ _]?([^\d .,][^\d]*)")
 # What no option counts, by how its name begins, and what to give in its place.
 _INSTEAD = {
     "ep": "steps: epochs × examples / batch size",
-    "sample|example": "steps: samples / batch size",
-    "h|min|day|sec": "steps",
+    "h|min|day|sec|sample|example": "steps",
     "per|dev|gpu": "the number of all devices together",
 }
 _SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
