@@ -181,7 +181,6 @@ class Kinds:
 
 
 def _mean(known: Sequence[tuple[float, float]]) -> float:
-    """Return the mean of what is known, each counted by its precision; 0 of nothing."""
     weights = [deviation**-2 for _, deviation in known]
     return sum(w * mean for w, (mean, _) in zip(weights, known, strict=True)) / (sum(weights) or 1)
 

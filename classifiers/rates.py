@@ -64,13 +64,11 @@ class RateMixture:
 
     @cached_property
     def _values(self) -> _Normals:
-        """The normal distributions of a value."""
         parts = zip(self.weights, self.parts, strict=True)
         return tuple((weight, part.location, part.spread) for weight, part in parts)
 
     @cached_property
     def _sources(self) -> _Normals:
-        """The normal distributions of its source."""
         parts = zip(self.weights, self.parts, strict=True)
         return tuple((weight, part.location, max(part.between, 1e-9)) for weight, part in parts)
 
@@ -115,12 +113,9 @@ class RateMixture:
             self._solved[asked] = _solve(normals, share, widest)
         return self._solved[asked]
 
-    def moved(self, by: float, unsure: float) -> RateMixture:
-        """Return the mixture moved by some decades, which are known to this standard deviation."""
-        parts = tuple(
-            replace(p, location=p.location + by, between=math.hypot(p.between, unsure))
-            for p in self.parts
-        )
+    def moved(self, by: float) -> RateMixture:
+        """Return the mixture moved by some decades."""
+        parts = tuple(replace(part, location=part.location + by) for part in self.parts)
         return replace(self, parts=parts)
 
     def mean(self, of: Callable[[RateDistribution], float]) -> float:

@@ -27,7 +27,7 @@ from rksp.ground.text import one_line
 FILE = ".rksp.toml"
 
 
-def find_defaults(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+def find_defaults(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """Find the nearest file of defaults in `folder` or above, and return it with its tables.
 
     The search ends at the root of the repository; outside of one it ends at `folder`. In one folder
@@ -65,7 +65,7 @@ def _is_ours(file: Path) -> bool:
     return False
 
 
-def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, Any]:
+def default_map(file: Path, tables: dict[str, object], command: Any) -> dict[str, object]:
     """Return the tables as click's `default_map`: command -> parameter -> value.
 
     Args:
@@ -77,7 +77,7 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
         InputError: A command or option is unknown (the message names the nearest), a value has
             another type, or the option must be typed.
     """
-    found = {}
+    found: dict[str, object] = {}
     for name, content in tables.items():
         inner = command.commands.get(name)
         if inner is None:
@@ -90,8 +90,8 @@ def default_map(file: Path, tables: dict[str, Any], command: Any) -> dict[str, A
 
 
 def _options(
-    file: Path, command: str, content: dict[str, Any], inner: Any
-) -> Iterator[tuple[str, Any]]:
+    file: Path, command: str, content: dict[str, object], inner: Any
+) -> Iterator[tuple[str, object]]:
     known = {
         name.removeprefix("--"): parameter
         for parameter in inner.params
@@ -115,17 +115,18 @@ def _options(
         if parameter.multiple and not isinstance(value, list):
             value = [value]
         _check(file, key, value, parameter)
-        if option == "fail-on":
+        if option == "fail-on" and isinstance(value, list):
             value = _stricter(file, key, list(map(str, value)), parameter.default)
         yield parameter.name, value
 
 
-def _check(file: Path, key: str, value: Any, parameter: Any) -> None:
+def _check(file: Path, key: str, value: object, parameter: Any) -> None:
     is_bool, wanted = isinstance(value, bool), "one text or number"
     is_right = not isinstance(value, dict | list) and not is_bool
     if parameter.multiple:
         wanted = "a list of texts"
-        is_right = all(isinstance(x, str | float | int) for x in value) and True not in value
+        entries = value if isinstance(value, list) else [value]
+        is_right = all(isinstance(x, str | float | int) for x in entries) and True not in entries
     elif parameter.is_flag:
         is_right, wanted = is_bool, "true or false"
     if not is_right:
@@ -143,6 +144,6 @@ def _stricter(file: Path, key: str, asked: list[str], default: list[str]) -> lis
     return asked
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     with reading(f"the defaults in {file!s:.200}"):
         return parse_toml(file, read_text(file, DEFAULTS))

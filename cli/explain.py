@@ -180,7 +180,7 @@ def _entries() -> Iterator[Entry]:
     yield from _monitors()
     yield from _parts()
     for lever in LEVERS:
-        yield (lever.name,), f"{lever.name}, a lever (rksp score --apply)", []
+        yield (lever.name,), f"{lever.name}, a lever", []
     for name, shows in SHIPPED.items():
         rows = [("Shows", shows), ("See", f"rksp reproduce {name} --stored")]
         yield (name,), f"{name}, an experiment of rksp reproduce", rows
@@ -277,7 +277,6 @@ def _lever_sizes(name: str) -> Iterator[tuple[str, str]]:
             f"{size.pairs} pairs of {len(size.families)} families",
         )
         yield "Suggested", _lever_named(size.is_sound, lever)
-    yield "See", f"rksp score TARGET --apply {name}"
 
 
 def _times(decades: float) -> str:

@@ -268,15 +268,12 @@ def _shown(result: GridResult, gate: Gate, view: shared.ViewOptions, files: list
 
 
 def _export(result: GridResult, gate: Gate, path: Path) -> None:
-    from rksp.grid.table import JUDGED, TABLES, export, export_sweep
+    from rksp.grid.table import JUDGED, TABLES, export, export_cells
 
     found = result.records(gate.bar)
     if path.suffix in TABLES:
         export(found, path)
         return
     kept = [cell for cell in found if cell.verdict in JUDGED and not gate.fails(cell)]
-    ceilings = [cell.do_not_exceed for cell in kept if cell.do_not_exceed is not None]
-    note = export_sweep(
-        result.settings(kept), path, result.sweep, min(ceilings) if ceilings else None
-    )
-    shared.say([note or f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])
+    export_cells(result.settings(kept), path)
+    shared.say([f"{path} holds the {len(kept)} of {len(found)} cells that pass the gate."])

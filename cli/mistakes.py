@@ -29,7 +29,7 @@ from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.misread import misread
-from rksp.recipe_files.table.spellings import number, plain, thesaurus
+from rksp.recipe_files.table.spellings import number, plain, units
 from rksp.report.formats import suffixes_of
 
 TYPED = "rksp.typed"  # under which a context keeps the words of its command
@@ -233,7 +233,7 @@ def _settings(value: str) -> Iterator[_Reading]:
     for field in (one for one, flag in flags_of(Recipe).items() if flag.is_set):
         for spelling in (field, *_called().get(field, {})):
             yield _Reading(spelling, _ARGUMENT, f"write --set {field}={shown}.")
-    for setting, spellings in thesaurus()["shape"].items():
+    for setting, spellings in units("shape").items():
         for spelling in spellings.split() if setting != "foreign" else ():
             yield _Reading(spelling, _ELSEWHERE, f"write --set {setting}={shown}.")
 
@@ -243,7 +243,7 @@ def _called() -> dict[str, dict[str, tuple[str, str]]]:
     """Map fields of the recipe to what run files call them: spelling → field and unit there."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for field in (one for one in (*Recipe.model_fields, "model") if one != "objective"):
-        for unit, spellings in thesaurus().get(field, {}).items():
+        for unit, spellings in units(field).items():
             for spelling in spellings.split() if field != "model" or unit != "last" else ():
                 of = found.setdefault(_PARTS.get(unit, field), {})
                 of.setdefault(spelling.replace(".", "_"), (field, unit))

@@ -34,7 +34,7 @@ from rksp.ground.text import one_line, words
 from rksp.recipe import Recipe
 
 Model = TypeVar("Model", bound=BaseModel)
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., object])
 _LEAST_SIZE = 10**6  # bytes
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LARGE = ("max_params",)  # shown as 2e+09
@@ -53,9 +53,9 @@ SHORT = words("learning_rate optimizer warmup_steps max_steps batch_size sequenc
 def as_count(
     least: int | None = None,
     most: int | None = None,
-    read: Callable[[Any], Any] = whole,
+    read: Callable[[object], Any] = whole,
     axis: str = "",
-) -> Callable[[Any], int]:
+) -> Callable[[object], int]:
     """Return the parser of an option that counts something, such as `--seeds 3` or `--steps 10k`.
 
     Args:
@@ -65,7 +65,7 @@ def as_count(
         axis: The axis of a grid that has several such counts; empty if there is none.
     """
 
-    def parse(value: Any) -> int:
+    def parse(value: object) -> int:
         try:
             number: int = read(value)
         except ValueError as error:
@@ -85,7 +85,7 @@ def as_count(
     return parse
 
 
-def _as_count_or_share(value: Any) -> float:
+def _as_count_or_share(value: object) -> float:
     text = str(value)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -156,20 +156,21 @@ def _as_size(value: str) -> str:
     return value
 
 
-def _as_number(flag: Flag, axis: str) -> Callable[[Any], float]:
+def _as_number(flag: Flag, axis: str) -> Callable[[object], float]:
 
-    def parse(value: Any) -> float:
+    def parse(value: object) -> float:
+        text = str(value)
         try:
-            return float(re.sub("[‐-―−]", "-", str(value)))
+            return float(re.sub("[‐-―−]", "-", text))
         except ValueError:
             from rksp.recipe_files.parse.misread import misread
 
-            how = misread(value, axis) or "write it as 6e-4 or 0.0006."
-            if flag.unit == "seconds" and (time := re.fullmatch(r"([\d.]+) ?([smh])\w*", value)):
+            how = misread(text, axis) or "write it as 6e-4 or 0.0006."
+            if flag.unit == "seconds" and (time := re.fullmatch(r"([\d.]+) ?([smh])\w*", text)):
                 how = f"write it in seconds: {float(time[1]) * _SECONDS[time[2]]:g}."
-            if flag.zero_is_off and not any(map(str.isdigit, value)):
+            if flag.zero_is_off and not any(map(str.isdigit, text)):
                 how = f"{flag.name} 0 switches it off."
-            said = f"is {one_line(value, 60)!r}, which is no number; {how}"
+            said = f"is {one_line(text, 60)!r}, which is no number; {how}"
             raise typer.BadParameter(said) from None
 
     return parse

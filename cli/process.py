@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rksp.ground.errors import Incomplete
 from rksp.ground.text import one_line
@@ -40,7 +40,7 @@ class Stream:
         is_answer: It is stdout, whose loss is an error. What stderr cannot say is lost.
     """
 
-    def __init__(self, inner: Any, *, is_answer: bool) -> None:
+    def __init__(self, inner: TextIO, *, is_answer: bool) -> None:
         self.inner, self.is_answer, self.is_lost = inner, is_answer, False
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ class Stream:
             raise Incomplete(said) from error
 
 
-def discard(stream: Any) -> None:
+def discard(stream: TextIO) -> None:
     """Drop what a stream has not written, or Python would fail on it once more as it ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -102,7 +102,7 @@ def own_streams() -> Iterator[tuple[Stream, Stream]]:
         yield pair
 
 
-def _opened(stream: Any, descriptor: int) -> Any:
+def _opened(stream: TextIO | None, descriptor: int) -> TextIO:
     """Return a stream; Python has none where the descriptor was closed when it began."""
     if stream is not None:
         return stream
@@ -302,7 +302,7 @@ def terminal_of_stdout(*, is_wanted: bool) -> Iterator[Console | None]:
 
 
 @contextmanager
-def standing(page: Any, terminal: Console) -> Iterator[Report]:
+def standing(page: RenderableType, terminal: Console) -> Iterator[Report]:
     """Show a page with live progress below it, and erase both at the end.
 
     If the block is interrupted, the page stays and says that nothing was measured.

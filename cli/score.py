@@ -72,16 +72,6 @@ Seeds = Annotated[
         rich_help_panel="Measurement",
     ),
 ]
-Apply = Annotated[
-    str | None,
-    typer.Option(
-        "--apply",
-        help="Answer as if these levers were pulled: qk_norm,warmup=500; "
-        "rksp explain levers lists them.",
-        metavar="LEVERS",
-        rich_help_panel="Recipe",
-    ),
-]
 Tuned = Annotated[
     str | None,
     typer.Option(
@@ -114,7 +104,6 @@ def score(
     output: Annotated[shared.ScoreOutput, Panel(title="Output")],
     seeds: Seeds = 1,
     no_cache: NoCache = False,
-    apply: Apply = None,
     tuned: Tuned = None,
 ) -> int:
     """Say how likely the run is to fail, why, and at which learning rate to start."""
@@ -142,7 +131,7 @@ def score(
                     "Several targets are answered by their configurations alone; leave out "
                     f"--evidence {measure.evidence}, or give one target."
                 )
-            several = _several(target, recipe, of, model, past, terms, apply)
+            several = _several(target, recipe, of, model, past, terms)
             emit(several, output.output_format, files)
             code = conclude(several, exit_zero=gate.exit_zero)
             is_broken = any(row.is_named and row.report is None for row in several.rows)
@@ -159,7 +148,7 @@ def score(
         process.told_if_interrupted(f"nothing was kept; the same command starts again{cheap}"),
         collector_paused() if measure.evidence == "config" else nullcontext(),
     ):
-        question = _question(run, model, past, terms, apply)
+        question = _question(run, model, past, terms)
         if small is not None:
             question = _carried(question, *small, recipe, of.beside(small[0], target[0]), model)
         if question.source.shape_from and not is_typed(context, "evidence"):
@@ -186,7 +175,6 @@ def _several(
     model: shared.ModelOptions,
     past: shared.LearnOptions,
     terms: Terms,
-    apply: str | None,
 ) -> FilesReport:
     from rksp.question.files import answered
     from rksp.question.run import holds_a_run, is_run_file
@@ -200,7 +188,7 @@ def _several(
         plain = of.model_copy(update={"devices": None, "as_format": None})
         with redirect_stderr(io.StringIO()):  # notes on forty files would hide the table
             run = (of if is_run_file(name) else plain).run(name, recipe)
-        question = _question(run, model, past, terms, apply)
+        question = _question(run, model, past, terms)
         return question.audited()[0].answer(config)
 
     if len(targets) == 2 and len(files := [*filter(is_run_file, targets)]) == 1:
@@ -248,7 +236,6 @@ def _question(
     model: shared.ModelOptions,
     past: shared.LearnOptions,
     terms: Terms,
-    apply: str | None,
 ) -> Question:
     from rksp.question.question import Question
 
@@ -256,8 +243,7 @@ def _question(
         more = {"counts": False, "is_typed": run.is_typed}
         source = run.sourced(lambda: model.resolve(run.target, run.overrides, **more))
         question = Question.of(run, source, terms)
-    levers = [one for one in map(str.strip, (apply or "").split(",")) if one]
-    return shared.learned(question, past.runs).applying(levers)
+    return shared.learned(question, past.runs)
 
 
 def _finished(

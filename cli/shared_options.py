@@ -296,7 +296,8 @@ class RunOptions(Finite):
             )
         say(run.notes)
         _refuse_idle(run.recipe, given.typed)
-        return run.starting(self.is_pretrained)
+        told = self.is_pretrained
+        return run if told is None else run.starting(is_pretrained=told)
 
 
 def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
@@ -407,8 +408,8 @@ class ViewOptions(ExitOptions):
         list[Path],
         Flag(
             "--export",
-            "Also write all cells (.csv, .jsonl), or those that pass as a sweep: W&B "
-            "(.yaml), Hydra (.txt), Optuna (.json); repeatable.",
+            "Also write all cells (.csv, .jsonl), or the settings of those that pass (.json); "
+            "repeatable.",
             unit="file",
         ),
     ] = []

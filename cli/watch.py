@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -130,16 +130,17 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 def _beside(folder: Path, options: CommandOptions) -> Iterator[None]:
     """Forecast the run, pass its events on and renew its page, beside the command."""
     is_over = threading.Event()
-    asked = {"forecast": False}
+    has_asked = False
 
     def look() -> None:
+        nonlocal has_asked
         for file in sorted(folder.glob("*.event")):
             if options.notify is not None:
                 _notify(options.notify, file.read_bytes())
             file.unlink()
-        shown = () if asked["forecast"] else sorted(folder.glob("*.forecast"))
+        shown = () if has_asked else sorted(folder.glob("*.forecast"))
         if shown:
-            asked["forecast"] = True
+            has_asked = True
             _try("no forecast", partial(_forecast, shown[0], folder))
 
     def stay() -> None:
@@ -190,36 +191,40 @@ def _log_of(folder: Path) -> Path | None:
 
 def _forecast(file: Path, folder: Path) -> None:
     """Judge a run by its configuration, print the answer, and keep it in the log of the run."""
+    from rksp.documents.confirm import ForecastReport
     from rksp.documents.options import MeasureOptions
     from rksp.models.resolve import resolve
     from rksp.question.question import Question
     from rksp.question.run import Run
     from rksp.recipe.start import decide_start
     from rksp.report.score.result import Result
+    from rksp.watch.attach import lines
 
-    asked: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    asked = lines.Question.model_validate_json(file.read_bytes())
     config = folder / "config.json"
-    config.write_text(json.dumps(asked["config"]), encoding="utf-8")
-    run = Run.typed(str(config), asked["recipe"])
+    config.write_text(json.dumps(asked.config), encoding="utf-8")
+    run = Run.typed(str(config), asked.recipe)
     source = resolve(run.target, counts=False)
-    start = decide_start(source.start, loss=asked["loss"], guess=asked["guess"])
-    source = replace(source, target=asked["model"], start=start.elsewhere)
+    start = decide_start(source.start, loss=asked.loss, guess=asked.guess)
+    source = replace(source, target=asked.model, start=start.elsewhere)
     question = Question.of(run, source)
     answer = Result(definite(question.known([MeasureOptions(evidence="config")])))
-    recipe = question.run.recipe.model_dump(mode="json", exclude_unset=True)
-    kept: dict[str, Any] = {"kind": "forecast", "text": str(answer).splitlines(), "recipe": recipe}
-    risk = answer.probability_failed
-    kept |= {"verdict": answer.verdict, "probability_failed": risk, "rates": answer.rates()}
-    with Path(asked["log"]).open("a", encoding="utf-8") as log:
-        log.write(json.dumps(kept) + "\n")  # whole, behind the lines that the run has by now
-    for line in kept["text"][:3]:  # the report has all of them
+    forecast = ForecastReport(
+        text=str(answer).splitlines(),
+        verdict=answer.verdict,
+        probability_failed=answer.probability_failed,
+        rates=answer.rates(),
+    )
+    with asked.log.open("a", encoding="utf-8") as log:
+        log.write(lines.text_of(forecast))  # whole, behind the lines that the run has by now
+    for line in forecast.text[:3]:  # the report has all of them
         _say(line)
 
 
 def _concluded(code: int, folder: Path) -> int:
-    found = {kind: sorted(folder.glob(f"*.{kind}")) for kind in ("python", "torch", "log", "stop")}
-    if found["stop"]:
-        _say(found["stop"][0].read_text(encoding="utf-8"))
+    python, torch, stop = (sorted(folder.glob(f"*.{one}")) for one in ("python", "torch", "stop"))
+    if stop:
+        _say(stop[0].read_text(encoding="utf-8"))
         code = STOPPED  # also where a launcher in between gave another
     log = _log_of(folder)
     if log is not None:
@@ -227,9 +232,9 @@ def _concluded(code: int, folder: Path) -> int:
         _say(ends[0].read_text(encoding="utf-8") if ends else _broken_off(code, log))
         shown = log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
         _say(f"rksp report {shlex.quote(str(shown))} -o watch.html makes a page of the run")
-    elif found["torch"]:
+    elif torch:
         _say("nothing was watched: the command ended before the first step of an optimizer")
-    elif found["python"]:
+    elif python:
         _say("nothing was watched: the command never imported torch")
     else:
         _say(
@@ -240,17 +245,18 @@ def _concluded(code: int, folder: Path) -> int:
 
 
 def _broken_off(code: int, log: Path) -> str:
+    from rksp.watch.attach.lines import Ended, text_of
     from rksp.watch.attach.past import past_runs
 
     runs = past_runs(log)
-    last = runs[-1].last if runs else {}
-    loss = f", at a loss of {float(last['loss']):.4g}" if "loss" in last else ""
+    last = runs[-1].last if runs else None
+    loss = f", at a loss of {last.loss:.4g}" if last and last.loss is not None else ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     with log.open("a+b") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         if file.read(1) in (b"", b"\n"):  # no part of a line, which only the last one may be
-            file.write(json.dumps({"kind": "end", "killed": how}).encode() + b"\n")
-    return f"the run {how} after step {last.get('step', '?')}{loss}"
+            file.write(text_of(Ended(killed=how)).encode())
+    return f"the run {how} after step {last.step if last else '?'}{loss}"
 
 
 def _say(text: str) -> None:

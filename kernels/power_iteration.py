@@ -109,7 +109,6 @@ def takes_triton(weights: Weights) -> bool:
 
 
 def _obstacle(weights: Weights) -> str | None:
-    """Return why Triton cannot run on these weights; None if it can."""
     if any(tensor.dtype == torch.float64 for tensor in weights):
         return "float64 tensors"
     if all(tensor.is_cuda for tensor in weights):
@@ -186,7 +185,6 @@ def _grouped(
     *,
     iterations: int | None = None,
 ) -> TopSingular:
-    """Compute `top_singular` with products of one of the two kinds."""
     if not weights:
         none = torch.empty(0)
         return TopSingular(
@@ -287,7 +285,6 @@ def _first_basis(group: list[Tensor]) -> Tensor:
 
 
 def _groups(weights: Weights) -> list[list[int]]:
-    """Group the indices of weights of equal shape and dtype, within 64 MiB of float32."""
     open_groups: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     groups: list[list[int]] = []
     for index, weight in enumerate(weights):

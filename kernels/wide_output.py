@@ -131,8 +131,6 @@ class Graph(torch.autograd.Function):
 
 
 class _Product(Graph):
-    """The graph of an unmade product: that of a linear layer."""
-
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(states, weight)
@@ -154,7 +152,6 @@ class UnmadeOutputs(TorchFunctionMode):
     """Inside, linear layers with many columns leave large products on a CPU unmade."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, or put off its product."""
         kwargs = kwargs or {}
         if func is F.linear and not kwargs and _is_wide(*args[:2]):
             states, weight, bias = (*args, None)[:3]

@@ -235,7 +235,6 @@ class FineTuningModel:
         )
 
     def _extended(self, inputs: FineTuningInputs, response: str) -> FineTuningModel:
-        """Return the model with a coefficient for each level that it did not hold."""
         new = {
             name: (self.stated.get(name, 0.0), spread**2)
             for name, term, spread in self.counted(inputs, response)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from rksp.classifiers.artifacts import Artifact
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
@@ -65,7 +64,7 @@ def lookup(
     return next((row for row in found if row.runs >= LEAST), found[-1] if found else None)
 
 
-def _built(stored: Any) -> tuple[PublishedReport, ...]:
+def _built(stored: Mapping[str, Iterable[object]]) -> tuple[PublishedReport, ...]:
     rows = tuple(PublishedReport.model_validate(row) for row in stored["rows"])
     for row in rows:
         if not 0 < row.lowest <= row.middle <= row.highest < math.inf or not row.stated <= row.runs:

@@ -1,19 +1,16 @@
 """Levers: changes of a recipe or model whose effect on the edge was measured in pairs of ladders.
 
 One table, `LEVERS`: to add a lever, write its row. The same rows name the levers of the lab's
-plans, of pages, of `--apply` and of `rksp confirm`.
+plans, of pages and of `rksp confirm`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from rksp.classifiers.edge_inputs import SHORT
-from rksp.ground.model import definite
-from rksp.ground.option_lines import known_name
 from rksp.models.declared import Declared
 from rksp.recipe import Recipe
 from rksp.recipe.optimizers.table import optimizer_spec
@@ -27,8 +24,7 @@ _KINDS: dict[str, Kind] = {
 }
 SHARED = ("batch_size",)  # fields that all runs of a comparison have in common
 _WARMED = 0.1  # of the run: the warm-up that a run without one is given
-# Why a lever does not apply → whether it is so, of a model and a recipe.
-Reasons = dict[str, Callable[[Declared, Recipe], object]]
+Condition = Callable[[Declared, Recipe], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class Lever:
     """One lever.
 
     Attributes:
-        name: Its name in `--apply`, in the arms of `rksp confirm` and in documents.
+        name: Its name in the arms of `rksp confirm` and in documents.
         title: What it adds, with `{value}` where it has one: `{value} steps of warm-up`.
         sentence: What it does, one or two plain sentences.
         measured: The pairs that show its size: plan in `datasets/plans` → name of the lever there.
@@ -47,8 +43,7 @@ class Lever:
         part: The field of `EdgeInputs` that it sets, where the model of the edge may know it.
         settings: Names that a model's configuration may give it.
         intervention: The line that applies it in a run; empty where only a new run can have it.
-        reasons: Why it may be on already or not apply, clauses with `{optimizer}`; the first that
-            is so counts.
+        unless: Tells whether it is on already, does not apply, or was not measured.
         is_sequential: Only pairs of models whose blocks are not parallel count, and pages of them
             name it: parallel blocks gain nothing by it.
         of_decoders: Only pairs of decoders count: other kinds of models gain otherwise by it.
@@ -66,7 +61,7 @@ class Lever:
     part: str = ""
     settings: tuple[str, ...] = ()
     intervention: str = ""
-    reasons: Reasons = dataclasses.field(default_factory=dict)
+    unless: Condition = lambda declared, recipe: False
     is_sequential: bool = False
     of_decoders: bool = False
     longest: int | None = None
@@ -81,18 +76,12 @@ class Lever:
         """Return the value that the lever has for this model and recipe; None without one."""
         return self.value(declared, recipe) if callable(self.value) else self.value
 
-    def blocked(self, declared: Declared, recipe: Recipe) -> str | None:
-        """Say why it is on already or does not apply, a clause; None where it applies."""
-        found = (why for why, is_so in self.reasons.items() if is_so(declared, recipe))
-        return next((why.format(optimizer=recipe.optimizer) for why in found), None)
-
-    def withheld(self, declared: Declared, recipe: Recipe) -> str:
-        """Say why no page of this model and recipe names it; empty where one may."""
-        if self.is_sequential and declared.is_parallel:
-            return "parallel blocks gain nothing by it"
-        if self.longest is not None and recipe.max_steps > self.longest:
-            return f"no data show it in runs of more than {self.longest} steps"
-        return self.held_back
+    def may_be_named(self, declared: Declared, recipe: Recipe) -> bool:
+        """Tell whether a page of this model and recipe may name it."""
+        if self.held_back or self.unless(declared, recipe):
+            return False
+        is_too_long = self.longest is not None and recipe.max_steps > self.longest
+        return not is_too_long and not (self.is_sequential and declared.is_parallel)
 
     def applied(self, declared: Declared, recipe: Recipe) -> Recipe:
         """Return the recipe with the lever; one that changes the model leaves it as it is."""
@@ -110,32 +99,19 @@ def kind_of(declared: Declared) -> Kind | None:
     return _KINDS.get(declared.task)
 
 
-def find_lever(name: str) -> Lever:
-    """Return the lever of this name, with hyphens or underscores.
-
-    Raises:
-        InputError: There is none; the message names all.
-    """
-    return BY_NAME[known_name(BY_NAME, name, noun="lever")]
+def _is_unknown(declared: Declared, recipe: Recipe) -> bool:
+    return declared.config is None
 
 
-_UNKNOWN: Reasons = {"the model's configuration is not known": lambda m, r: m.config is None}
-_IS_NORMED: Reasons = _UNKNOWN | {
-    "the model normalizes its branches already": lambda m, r: m.family.branch_norm
-}
-_UNPROTECTED: Reasons = {
-    "a warm-up does not protect {optimizer}": lambda m, r: (
-        not optimizer_spec(r.optimizer).has_memories
-    )
-}
-# Over 1,200 steps step clip moves the edge less, and at a batch of 4 hardly.
-_SHORT_OF_ADAM: Reasons = {
-    "no data show it with {optimizer}": lambda m, r: not optimizer_spec(r.optimizer).is_adam_kin,
-    f"no size is known in runs of more than {SHORT} steps": lambda m, r: r.max_steps > SHORT,
-}
-_NO_MEMORY: Reasons = {
-    "{optimizer} has no such memory": lambda m, r: not optimizer_spec(r.optimizer).has_memories
-}
+def _is_normed(declared: Declared, recipe: Recipe) -> bool:
+    return declared.config is None or declared.family.branch_norm
+
+
+def _has_no_memories(recipe: Recipe) -> bool:
+    """Tell whether the optimizer has nothing that a warm-up or a beta would protect."""
+    return not optimizer_spec(recipe.optimizer).has_memories
+
+
 _LARGE_INIT = (
     "large runs failed at an initial deviation 3.4 times the usual one (RKSP601), and the lab's "
     "models are small"
@@ -144,7 +120,6 @@ _OTHER_MODEL = "it is another architecture, and a trained one cannot be given it
 
 
 def _initialized(factor: float, times: str, held_back: str = "") -> Lever:
-    """Return the lever that multiplies the model's initial deviation, 0.02 where it states none."""
     return Lever(
         f"init_x{factor:g}",
         "an initial deviation of {value}",
@@ -153,7 +128,7 @@ def _initialized(factor: float, times: str, held_back: str = "") -> Lever:
         value=lambda m, r: float(f"{factor * (m.init_std or 0.02):.3g}"),
         part="init_std",
         settings=("initializer_range", "init_std"),
-        reasons=_UNKNOWN,
+        unless=_is_unknown,
         held_back=held_back,
     )
 
@@ -168,11 +143,7 @@ LEVERS: tuple[Lever, ...] = (
         value=True,
         settings=("use_qk_norm", "qk_norm", "qk_layernorm"),
         intervention="qk_norm",
-        reasons=_UNKNOWN
-        | {
-            "queries and keys are normalized already": lambda m, r: m.normalizes_qk,
-            "the model has no attention": lambda m, r: not m.heads,
-        },
+        unless=lambda m, r: m.config is None or m.normalizes_qk or not m.heads,
     ),
     Lever(
         "warmup",
@@ -181,13 +152,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "warmup_x3", "families": "warmup_x3"},
         field="warmup_steps",
         value=lambda m, r: 3 * r.warmup_steps,
-        reasons={
-            "the recipe has no warm-up": lambda m, r: r.warmup_steps == 0,
-            "three times the warm-up is more than half of the run": lambda m, r: (
-                3 * r.warmup_steps > r.max_steps / 2
-            ),
-        }
-        | _UNPROTECTED,
+        unless=lambda m, r: not 0 < 3 * r.warmup_steps <= r.max_steps / 2 or _has_no_memories(r),
     ),
     Lever(
         "first_warmup",
@@ -197,7 +162,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         field="warmup_steps",
         value=lambda m, r: max(1, round(_WARMED * r.max_steps)),
-        reasons={"the recipe has a warm-up": lambda m, r: r.warmup_steps} | _UNPROTECTED,
+        unless=lambda m, r: r.warmup_steps or _has_no_memories(r),
     ),
     Lever(
         "clip",
@@ -206,10 +171,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "clip_at_0.1"},
         field="max_grad_norm",
         value=0.1,
-        reasons={
-            "the recipe does not clip": lambda m, r: r.max_grad_norm is None,
-            "the recipe clips as low already": lambda m, r: definite(r.max_grad_norm) <= 0.1,
-        },
+        unless=lambda m, r: r.max_grad_norm is None or r.max_grad_norm <= 0.1,
     ),
     Lever(
         "clipping",
@@ -219,7 +181,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         field="max_grad_norm",
         value=1.0,
-        reasons={"the recipe clips already": lambda m, r: r.max_grad_norm is not None},
+        unless=lambda m, r: r.max_grad_norm is not None,
     ),
     Lever(
         "beta1",
@@ -228,7 +190,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "beta1_0.8"},
         field="adam_beta1",
         value=0.8,
-        reasons={"beta1 is as low already": lambda m, r: r.adam_beta1 <= 0.8} | _NO_MEMORY,
+        unless=lambda m, r: r.adam_beta1 <= 0.8 or _has_no_memories(r),
     ),
     Lever(
         "beta2",
@@ -238,7 +200,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         field="adam_beta2",
         value=0.95,
-        reasons={"beta2 is as low already": lambda m, r: r.adam_beta2 <= 0.95} | _NO_MEMORY,
+        unless=lambda m, r: r.adam_beta2 <= 0.95 or _has_no_memories(r),
     ),
     Lever(
         "batch",
@@ -247,7 +209,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "batch_x4"},
         field="batch_size",
         value=lambda m, r: 4 * r.batch_size,
-        reasons={"the batch is ramped": lambda m, r: r.batch_ramp},
+        unless=lambda m, r: r.batch_ramp,
         held_back="public sweeps of 57 M to 1 B parameters show no edge that rises with the batch",
     ),
     Lever(
@@ -258,7 +220,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         field="weight_decay",
         value=0.1,
-        reasons={"the recipe decays its weights": lambda m, r: r.weight_decay},
+        unless=lambda m, r: r.weight_decay,
     ),
     Lever(
         "decayed_rate",
@@ -268,7 +230,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         field="schedule",
         value="cosine",
-        reasons={"the rate decays already": lambda m, r: r.schedule != "constant"},
+        unless=lambda m, r: r.schedule != "constant",
     ),
     Lever(
         "z_loss",
@@ -277,7 +239,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "z_loss"},
         field="z_loss",
         value=1e-4,
-        reasons={"the recipe has a z-loss": lambda m, r: r.z_loss},
+        unless=lambda m, r: r.z_loss,
     ),
     Lever(
         "qk_clip",
@@ -286,7 +248,7 @@ LEVERS: tuple[Lever, ...] = (
         "(MuonClip, Kimi K2, arXiv 2507.20534).",
         {"levers": "qk_clip"},
         intervention="qk_clip:tau=20",
-        reasons={"the model is not known to have attention": lambda m, r: not m.heads},
+        unless=lambda m, r: not m.heads,
     ),
     Lever(
         "zclip",
@@ -324,7 +286,9 @@ LEVERS: tuple[Lever, ...] = (
         "of its short sweeps failed with it, so its size is a lower bound.",
         {"step_clip": "step_clip_0.05"},
         intervention="step_clip",
-        reasons=_SHORT_OF_ADAM,
+        # Over 1,200 steps step clip moves the edge less, and at a batch of 4 hardly.
+        longest=SHORT,
+        unless=lambda m, r: not optimizer_spec(r.optimizer).is_adam_kin,
         of_decoders=True,
     ),
     Lever(
@@ -360,7 +324,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "muon", "families": "muon"},
         field="optimizer",
         value="muon",
-        reasons={"the optimizer is muon already": lambda m, r: r.optimizer == "muon"},
+        unless=lambda m, r: r.optimizer == "muon",
         is_sequential=True,
         longest=SHORT,  # public ladders of 1,500 steps and more do not show it
     ),
@@ -371,7 +335,7 @@ LEVERS: tuple[Lever, ...] = (
         {"levers": "lion"},
         field="optimizer",
         value="lion",
-        reasons={"the optimizer is lion already": lambda m, r: r.optimizer == "lion"},
+        unless=lambda m, r: r.optimizer == "lion",
         held_back="the rates of another optimizer are on a scale of their own",
     ),
     Lever(
@@ -382,7 +346,7 @@ LEVERS: tuple[Lever, ...] = (
         is_inverted=True,
         value=False,
         settings=("tie_word_embeddings",),
-        reasons={"the output layer is no embedding": lambda m, r: not m.is_tied},
+        unless=lambda m, r: not m.is_tied,
     ),
     _initialized(4, "four times", _LARGE_INIT),
     _initialized(10, "ten times", _LARGE_INIT),
@@ -394,12 +358,9 @@ LEVERS: tuple[Lever, ...] = (
         {"models": "depth_scaled"},
         value=True,
         settings=("scale_residual_init",),
-        reasons=_UNKNOWN
-        | {
-            "the output layers are scaled already": lambda m, r: (
-                m.get("scale_residual_init") is True or m.name == "gpt2"
-            )
-        },
+        unless=lambda m, r: (
+            m.config is None or m.get("scale_residual_init") is True or m.name == "gpt2"
+        ),
     ),
     Lever(
         "residual_scale",
@@ -408,7 +369,7 @@ LEVERS: tuple[Lever, ...] = (
         {"models": "residual_x0.1"},
         value=0.1,
         settings=("residual_multiplier",),
-        reasons=_UNKNOWN,
+        unless=_is_unknown,
     ),
     Lever(
         "parallel",
@@ -418,7 +379,7 @@ LEVERS: tuple[Lever, ...] = (
         value=True,
         part="is_parallel",
         settings=("use_parallel_residual", "parallel_attn", "parallel_blocks"),
-        reasons=_UNKNOWN | {"the blocks are parallel already": lambda m, r: m.is_parallel},
+        unless=lambda m, r: m.config is None or m.is_parallel,
     ),
     Lever(
         "norm_after_branch",
@@ -427,7 +388,7 @@ LEVERS: tuple[Lever, ...] = (
         {"models": "norm_after_branch"},
         value=True,
         part="normalizes_branches",
-        reasons=_IS_NORMED,
+        unless=_is_normed,
         held_back=_OTHER_MODEL,
     ),
     Lever(
@@ -437,7 +398,7 @@ LEVERS: tuple[Lever, ...] = (
         {"models": "norm_around_branch"},
         value=True,
         part="normalizes_branches",
-        reasons=_IS_NORMED,
+        unless=_is_normed,
         held_back=_OTHER_MODEL,
     ),
     Lever(
@@ -447,7 +408,7 @@ LEVERS: tuple[Lever, ...] = (
         {"models": "norm_after_sum"},
         value="post",
         part="norm",
-        reasons=_UNKNOWN,
+        unless=_is_unknown,
         held_back=_OTHER_MODEL,
     ),
 )

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from rksp.classifiers.artifacts import Artifact
-from rksp.classifiers.edge_inputs import EdgeInputs
-from rksp.classifiers.edge_model import Asking, EdgeEstimate, EdgePredictor
 from rksp.classifiers.levers.catalogue import BY_NAME, Kind
-from rksp.ground.model import Finite, definite
+from rksp.ground.model import Finite
 
 SCHEMA: Literal["rksp-levers-1"] = "rksp-levers-1"
 FEWEST_FAMILIES = 3  # below it nothing can be said of a family left out
@@ -115,7 +110,7 @@ class LeverTable(Finite):
         return None if kind is None else self.sizes.get(kind, {}).get(lever)
 
     @classmethod
-    def built(cls, stored: Any) -> LeverTable:
+    def built(cls, stored: object) -> LeverTable:
         """Return the table of stored fields; a ValueError names what is no lever."""
         table = cls.model_validate(stored)
         unknown = {name for sizes in table.sizes.values() for name in sizes} - BY_NAME.keys()
@@ -132,38 +127,3 @@ ARTIFACT = Artifact(
     build=LeverTable.built,
 )
 load_lever_table = ARTIFACT.load
-_EIGHTY = NormalDist().inv_cdf(0.9)  # standard deviations from the middle of an 80 % interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedEdgeModel(Asking):
-    """A model of the edge whose every estimate is moved by what levers do.
-
-    Attributes:
-        prior: The model without levers: the shipped one, or one that knows own runs.
-        levers: Names of all levers that are applied.
-        sizes: Of those that the model has no column for; each acts as if by itself.
-        inputs: Fields of `EdgeInputs` that they set besides those of the recipe.
-    """
-
-    prior: EdgePredictor
-    levers: tuple[str, ...]
-    sizes: tuple[LeverSize, ...] = ()
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    def predict(
-        self, inputs: EdgeInputs, measured: Mapping[str, float] | None = None
-    ) -> EdgeEstimate:
-        """Return the shifted distributions; how unsure the shift is widens that of the edge.
-
-        Raises:
-            ArtifactError: See `EdgeModel.predict`.
-        """
-        found = self.prior.predict(replace(inputs, **self.inputs), measured)
-        spreads = [(definite(x.high) - definite(x.low)) / (2 * _EIGHTY) for x in self.sizes]
-        edge, best = sum(x.shift for x in self.sizes), sum(x.best or 0.0 for x in self.sizes)
-        return replace(
-            found,
-            edge=found.edge.moved(edge, math.hypot(*spreads)),
-            best=found.best.moved(best, 0.0),
-        )

@@ -8,7 +8,6 @@ were chosen on `--choosing` runs, whose shapes and seeds are others than those o
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import os
 import pickle
@@ -19,9 +18,9 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
@@ -30,6 +29,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from lab.bench.under_watch import append_rows, read_rows
 from rksp.confirm.watched import watched_run
 from rksp.documents.confirm import WatchReport
 from rksp.ground.model import definite
@@ -392,8 +392,7 @@ def attached(log: Path) -> Iterator[Finder]:
         finder.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A run of the table; `alarm` is the step of the first alarm at the fault or later, or −1."""
 
     script: str
@@ -512,18 +511,6 @@ def planned(choosing: bool, faults: int, healthy: int) -> Iterator[tuple[str, Sh
                 yield script, shape, seed, ("",)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read a table that `main` wrote."""
-    if not path.exists():
-        return []
-    kinds: dict[str, Any] = {"seed": int, "alarm": int, "stopped": lambda text: text == "True"}
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Row(**{name: kinds.get(name, str)(text) for name, text in line.items()})
-            for line in csv.DictReader(file)
-        ]
-
-
 def show(rows: list[Row]) -> None:
     """Print, for every kind of fault, how many were seen, named and placed."""
     print("| planted | runs | alarmed | stopped | median delay | cause right | module right |")
@@ -563,16 +550,12 @@ def main(
 ) -> None:
     """Print the table of planted faults; with --run make the missing runs first."""
     torch.set_num_threads(1)
-    rows = read_rows(table)
+    rows = read_rows(Row, table)
     done = {(r.script, r.planted, r.seed) for r in rows}
     for script, shape, seed, kinds in planned(choosing, faults, healthy) if run else ():
         left = [k for k in kinds if (script, k or "nothing", seed) not in done]
         new = rows_of(script, shape, seed, left) if left else []
-        with table.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, [one.name for one in fields(Row)], lineterminator="\n")
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerows(map(asdict, new))
+        append_rows(table, new)
         rows += new
     show(rows)
 

@@ -1,15 +1,9 @@
-"""Print the table that `spectrum.md` registers; its ladders are trained, in commit f6ee1dcf.
-
-python -m lab.experiments.spectrum                    # the table of what is there
-python -m lab.experiments.spectrum --answers          # asks this version of rksp again first
-"""
+"""Print the table that `spectrum.md` registers, of ladders that are trained and answered for."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,60 +15,16 @@ from rksp.classifiers.metrics import auroc
 
 STORED = Path(__file__).parent / "results" / "spectrum.jsonl"
 READ = STORED.with_name("spectrum_read.jsonl")
-DRAWS, LENGTH, STEPS = 12, 32, 400
+DRAWS = 12
 RATES = tuple(10 ** (decade / 2) for decade in range(-6, 3))  # at which runs count as such
-ANSWERS = ("released", "read")  # by rksp 0.11.0, and by this version
+ANSWERS = ("released", "read")  # by rksp 0.11.0, and with the module read
 FEATURES = ("sigma_max", "gain", "near_unit_mass", "rho", "kappa", "eta", "response")
-
-
-def _draw(index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return fields of the zoo's configuration and of the recipe, alike for all kinds."""
-    draw = random.Random(index)
-    shape = {
-        "hidden_size": draw.choice((24, 32, 48)),
-        "num_hidden_layers": draw.choice((2, 3, 4, 6)),
-        "max_position_embeddings": LENGTH,
-        "init_std": float(f"{10 ** draw.uniform(-2, -1):.3g}"),
-        "tie_word_embeddings": draw.random() < 0.3,
-        "qk_norm": draw.random() < 0.25,
-    }
-    recipe = {
-        "warmup_steps": draw.choice((5, 20, 40, 80)),
-        "adam_beta2": draw.choice((0.95, 0.98, 0.999)),
-        "max_grad_norm": draw.choice((None, 1.0)),
-        "batch_size": draw.choice((8, 16)),
-        "max_steps": STEPS,
-        "schedule": "cosine",
-        "sequence_length": LENGTH,
-    }
-    return shape, recipe
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file; a line that a kill cut off is none."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def answered(kind: str, draw: int) -> dict[str, Any]:
-    """Return rksp's E, and P at the nine rates, of a model behind a plain module."""
-    from torch.nn import functional as F
-
-    from lab.tasks.tasks import make_task
-    from lab.zoo.config import ZooConfig
-    from lab.zoo.kinds import build_kind
-    from rksp.assessment.pipeline import evaluate
-    from rksp.models.given import module_source
-    from rksp.recipe import Recipe
-
-    shape, fields = _draw(draw)
-    model = build_kind(kind, ZooConfig(**shape), seed=draw)
-    batch = make_task("bytes", length=LENGTH).batches(1, 32, seed=1_000 + draw)[0]
-    loss = lambda logits, target: F.cross_entropy(logits.flatten(0, 1), target.flatten())
-    found = evaluate(module_source(model, (batch.inputs, batch.labels), loss), Recipe(**fields))
-    curve = {p.learning_rate: p.probability for p in found.risk.curve}
-    at = lambda rate: next(curve[r] for r in curve if abs(math.log10(r / rate)) < 0.02)
-    return {"e": found.risk.likely_edge, "p": [round(at(rate), 5) for rate in RATES]}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -288,7 +238,7 @@ def _labels(edge: Sequence[float | None] | None) -> Iterator[tuple[int, bool]]:
 
 
 def stored() -> list[dict[str, Any]]:
-    """Return the rows, each with what rksp answered (`read`) when `--answers` ran last."""
+    """Return the rows, each with what rksp answered when it read the module (`read`)."""
     answers = {(row["kind"], row["draw"]): row for row in read(READ)}
     rows = [row | {"released": row} for row in read(STORED)]
     return [
@@ -304,21 +254,5 @@ def tables() -> str:
     return f"{claim(rows)}\n{table(rows)}"
 
 
-def answer_all() -> None:
-    """Write E and P of this version of rksp for every ladder's model."""
-    asked = [{name: row[name] for name in ("kind", "draw")} for row in read(STORED)]
-    READ.write_text("\n".join(json.dumps(row | answered(**row)) for row in asked) + "\n")
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Answer or print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--answers", action="store_true", help="ask this version of rksp again")
-    given = parser.parse_args(arguments)
-    if given.answers:
-        answer_all()
-    print(tables(), end="")
-
-
 if __name__ == "__main__":
-    main()
+    print(tables(), end="")

@@ -92,6 +92,6 @@ def _error(model: EdgeModel, ladder: EdgeLadder) -> float:
 
 def _chances(model: EdgeModel, ladder: EdgeLadder, offset: float) -> np.ndarray:
     said = model.predict(ladder.inputs, ladder.measured)
-    moved = replace(said, edge=said.edge.moved(offset, 0.0))
+    moved = replace(said, edge=said.edge.moved(offset))
     reached = math.log10(ladder.inputs.peak_share)
     return np.array([moved.failed(10 ** (rate - reached)) for rate in ladder.rates])

@@ -179,9 +179,7 @@ class _Moved:
     ) -> EdgeEstimate:
         """Return the moved distributions."""
         said = self.prior.predict(inputs, measured)
-        return replace(
-            said, edge=said.edge.moved(self.edge, 0.0), best=said.best.moved(self.best, 0.0)
-        )
+        return replace(said, edge=said.edge.moved(self.edge), best=said.best.moved(self.best))
 
 
 def _table(title: str, cases: Sequence[_Case]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rksp.documents.options import MeasureOptions
 from rksp.ground.model import definite
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a configuration is judged without what measures a model
     from rksp.assessment.measurement import Measurement
     from rksp.assessment.store import MeasurementStore
     from rksp.checks.facts import ModelFacts
+    from rksp.checks.registry import Sight
     from rksp.datasets.probe import Probe
     from rksp.documents.shown import GradientProfile
     from rksp.models.source import ModelSource
@@ -74,7 +75,7 @@ class Evidence:
     seconds: dict[str, float] = field(default_factory=dict)
     declared: Declared = field(init=False, repr=False, compare=False)
     gradients: dict[Recipe, GradientProfile] = field(default_factory=dict)
-    seen: dict[Hashable, tuple[Any, ...]] = field(
+    seen: dict[Hashable, tuple[Sight, ...]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 

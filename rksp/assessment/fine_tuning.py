@@ -107,7 +107,6 @@ def tuned_inputs(recipe: Recipe, task: str, *, kind: str, **facts: Any) -> FineT
 
 
 def _objective(recipe: Recipe, task: str, kind: str) -> str:
-    """Return the objective by the name that the rows have; a likelihood goes by the task."""
     if recipe.objective not in _LIKELIHOODS:
         return _OBJECTIVES.get(recipe.objective, recipe.objective)
     if task.endswith("classification"):

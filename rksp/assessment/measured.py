@@ -45,12 +45,11 @@ def _shown(evidence: Evidence) -> dict[str, object]:
     if source.batch is not None and source.config is None:
         from rksp.models.given import predicts_next
 
-        found["predicts_next"] = predicts_next(source.batch)
+        found = {"predicts_next": predicts_next(source.batch)}
     if seen.placement is None or seen.placement.norm is None:
         return found | {"is_unread": source.config is None and bool(seen.chains)}
-    if source.config is None:
-        found["alike"] = alike(seen.placement.design)
-    return found | seen.placement.kind
+    like = {"alike": alike(seen.placement.design)} if source.config is None else {}
+    return found | like | seen.placement.kind
 
 
 def _norm(evidence: Evidence) -> Norm:

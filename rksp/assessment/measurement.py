@@ -83,8 +83,7 @@ class Measurement:
             raise ArtifactError(f"This is not a stored measurement: {error!r:.200}.") from error
 
 
-def _plain(value: Any) -> Any:
-    """Convert an array, a number of numpy or a status to what JSON can hold."""
+def _plain(value: StrEnum | np.ndarray | np.generic) -> object:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, np.ndarray) and np.iscomplexobj(value):

@@ -160,7 +160,6 @@ def _built_again(evidence: Evidence, progress: Progress) -> Built:
 
 
 def _probe(source: ModelSource, options: MeasureOptions) -> Probe:
-    """Return the model's inputs: the batch that came with it, or text or images."""
     if source.batch is not None:
         for name, given in (("--probe", options.probe), ("--data", options.data)):
             if given is not None:

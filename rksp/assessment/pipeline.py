@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rksp.assessment.evidence import NOTHING_RAN, Evidence, trained_part
-from rksp.assessment.levers import applied_in, levers_of
+from rksp.assessment.levers import levers_of
 from rksp.assessment.risk import About, Basis, Detail, choose_model, declared_inputs
 from rksp.checks.evidence import CheckEvidence
 from rksp.checks.registry import not_run, run_checks
@@ -184,6 +184,7 @@ def judge(
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     unknown: Mapping[str, str] = MappingProxyType({}),
+    has_devices: bool = True,
     with_details: bool = True,
     rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
@@ -199,6 +200,8 @@ def judge(
             they leave out, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
             uses each alone makes it "cannot tell".
+        has_devices: The number of devices is known; without it a batch may be many times the one
+            of a device, and no check holds that against the run.
         with_details: Compute the curve of the risk and say which rate is better too, and list the
             checks that could not run.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
@@ -241,7 +244,7 @@ def judge(
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
         ),
-        unknown=frozenset(unknown),
+        unknown=frozenset([*unknown, *(() if has_devices else ("devices",))]),
         start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,
@@ -308,8 +311,7 @@ def _answer(
             replace(inputs_of(evidence, other), **changed), features.values
         )
         basis.estimate.lose_at(rates)
-        levers = levers_of(evidence.declared, recipe, model, predict)
-        return replace(basis, levers=levers, applied=applied_in(model))
+        return replace(basis, levers=levers_of(evidence.declared, recipe, predict))
 
     # `declared` is the evidence's own: it stands for it.
     asked = (evidence.declared, recipe.but_for_rate, detail)
@@ -419,10 +421,11 @@ def _target(first: Evaluation) -> documents.ScoredTarget:
 
 
 def _provenance(first: Evaluation) -> dict[str, str | int | float | bool | None]:
-    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": version("transformers")}
-    if (seen := first.measurement) is None:
-        if isinstance(first.source.config, TableConfig):  # the table's release read it
-            made["transformers"] = common().transformers
+    read_by = version("transformers")
+    if (seen := first.measurement) is None and isinstance(first.source.config, TableConfig):
+        read_by = common().transformers  # the table's release
+    made: dict[str, Any] = {"rksp": version("rksp"), "transformers": read_by}
+    if seen is None:
         return made | {"weights": "not built"}
     return made | {
         "weights": seen.weights,

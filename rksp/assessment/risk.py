@@ -236,7 +236,6 @@ class Basis:
         reasons: Why rksp cannot tell, clauses; empty if it can.
         digest: Of the data that the model was fitted on.
         levers: What would raise the edge, the largest first.
-        applied: Levers that the answers count with, by name.
         is_warmed: The run has a warm-up, or an optimizer for which none counts.
     """
 
@@ -244,7 +243,6 @@ class Basis:
     reasons: tuple[str, ...]
     digest: str
     levers: tuple[LeverReport, ...] = ()
-    applied: tuple[str, ...] = ()
     is_warmed: bool = True
 
     @classmethod
@@ -301,7 +299,6 @@ class Basis:
             widened_by={name: round(by, 4) for name, by in estimate.unlike.items()},
             counterfactual=advice,
             levers=list(self.levers),
-            applied=list(self.applied),
         )
 
     def _contributions(self) -> list[Contribution]:
@@ -329,7 +326,6 @@ def start_lower(estimate: EdgeEstimate | FineTuningEstimate, rate: float) -> str
 
 
 def _strange(model: EdgePredictor, features: Features) -> list[str]:
-    """Say which measured feature is the least like those of the labelled runs, if one is far."""
     far = [
         (by, FEATURES[name])
         for name, by in model.strangeness(features.values).items()
@@ -368,7 +364,6 @@ def open_at(low: float, high: float, edge: float) -> list[str]:
 
 
 def _advice(estimate: EdgeEstimate, rate: float, threshold: float) -> str | None:
-    """Suggest the rate to start with and its benefit; None if the recipe's rate is as good."""
     start = estimate.start_here
     lost, least = estimate.expected_excess(rate), estimate.expected_excess(start)
     if estimate.failed(rate) >= threshold:

@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rksp.documents.finding import applied
 from rksp.documents.options import MeasureOptions
@@ -96,7 +97,7 @@ def fix(
         InputError: The file cannot be scored.
     """
     file = str(file)
-    read: dict[str, Any] = {"devices": devices, "trainer": trainer}
+    judged = partial(scored, devices=devices, trainer=trainer)
     name, mark, part = file.partition("::")
     if not Path(name).is_file():
         if is_explicit(name):
@@ -106,17 +107,17 @@ def fix(
             "model type: rksp score."
         )
     with tempfile.TemporaryDirectory() as folder:
-        first = report = scored(file, **read)
+        first = report = judged(file)
         copy = Path(folder, Path(name).name)
         shutil.copyfile(name, copy)
         before = after = copy.read_bytes().decode()
         for _ in range(_ROUNDS):
-            edits = [one for one in edits_of(report) if one.file is not None]
+            edits = [one for one in edits_of(report.findings) if one.file is not None]
             if not edits:
                 break
             after = applied(after, edits)
             copy.write_bytes(after.encode())
-            report = scored(f"{copy}{mark}{part}", called=file, **read)
+            report = judged(f"{copy}{mark}{part}", called=file)
     is_written = write and after != before
     if is_written:
         atomic_write(Path(name), after)

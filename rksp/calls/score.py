@@ -36,7 +36,6 @@ def score(
     *,
     lr: float | None = None,
     is_pretrained: bool | None = None,
-    apply: Sequence[str] = (),
     options: MeasureOptions | None = None,
     cache: bool | str | Path = True,
     runs: str | Path | Sequence[str | Path] = (),
@@ -73,7 +72,6 @@ def score(
         lr: The learning rate, in place of the recipe's.
         is_pretrained: The run starts from trained weights (fine-tuning), or from random ones
             (from scratch); default what the target, the run file, the weights and the loss show.
-        apply: Levers to answer with, such as `["qk_norm", "warmup=500"]`.
         options: How it is measured.
         cache: Keep what is measured, and take it from there: True in the user's cache folder, or
             this folder; False measures anew and keeps nothing. A module, a factory and code that
@@ -97,7 +95,7 @@ def score(
     fields, file = _given(recipe)
     if lr is not None:
         fields["learning_rate"] = lr
-    _check(apply, options, cache, runs)
+    _check(options, cache, runs)
     terms, measure = _terms(bar, more)
     if options is not None and measure:
         raise InputError(f"Give options or {', '.join(measure)}, not both.")
@@ -121,12 +119,13 @@ def score(
             f"rksp.score takes a torch module, a path or a model's name, not a "
             f"{type(target).__name__}; for a model of JAX give its config.json or its run file."
         )
-    run = run.starting(is_pretrained)
+    if is_pretrained is not None:
+        run = run.starting(is_pretrained=is_pretrained)
     paths = [runs] if isinstance(runs, str | os.PathLike) else runs
     question = Question.of(run, source.at(options.seed), terms).learning(
         [Path(path) for path in paths]
     )
-    question = question.applying(apply).audited()[0].keeping(cache)
+    question = question.audited()[0].keeping(cache)
     as_found: AbstractContextManager[None] = nullcontext()
     if source.model is not None:  # then torch is loaded
         from rksp.models.as_found import left_as_found
@@ -151,7 +150,6 @@ def _given(recipe: object) -> tuple[dict[str, object], Path | None]:
 
 
 def _terms(bar: float | None, more: Mapping[str, Any]) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms among named arguments, and the arguments that are left."""
     told = {name: value for name, value in more.items() if name in Terms.model_fields}
     rest = {name: value for name, value in more.items() if name not in told}
     for name in ("fail_on", "select", "ignore", "levels"):
@@ -173,13 +171,9 @@ def _is_module(target: object) -> TypeGuard[nn.Module]:
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
-def _check(apply: object, options: object, cache: object, runs: object) -> None:
-    """Check the kinds of arguments that nothing else checks."""
+def _check(options: object, cache: object, runs: object) -> None:
     paths = (str, os.PathLike)
     check_kind("options", options, MeasureOptions | None, "MeasureOptions")
     check_kind("cache", cache, (bool, *paths), "True, False or a folder")
-    levers = apply if isinstance(apply, list | tuple) else [None]
-    for lever in levers:
-        check_kind("apply", lever, str, "a list of levers")
     for path in [runs] if not isinstance(runs, list | tuple) else runs:
         check_kind("runs", path, paths, "a path or a list of paths")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def grid(
-    source: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    source: str | Path | Mapping[str, object] | Sequence[Mapping[str, object]],
     axes: Mapping[str, Sequence[object]] | Sequence[str] = (),
     *,
     recipe: Mapping[str, object] | None = None,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rksp.calls.score import score
+from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
 from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
+from rksp.ground.files import read_head
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -41,6 +43,7 @@ _MOST_FINDINGS = 5
 _ROUNDED = 1.01  # a logged rate may be rounded
 _MOST_BESIDE = 40  # files of a folder that may be the run's own
 _MOST_DIFFERENT = 6
+_HEAD, _RUN = 64, b'{"kind": "run"'  # how a run begins in the log of a watch
 
 
 def why(
@@ -80,7 +83,7 @@ def why(
     history = _history(raws, question, metric, may_fail=bool(stories))
     told = None if history is None else history_report(history)
     rate = question.rate(stories[0]) if is_one else None
-    courses = [_course_report(story, rate) for story in stories]
+    courses = [_course_report(story, rate, _watched(story)) for story in stories]
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
@@ -102,7 +105,6 @@ def is_read(path: Path) -> bool:
 def _history(
     raws: Sequence[RawRun], question: _Question, metric: str | None, *, may_fail: bool
 ) -> History | None:
-    """Return the sweeps among several runs; None for one alone, or where no rate is known."""
     if len(raws) == 1 and may_fail:
         return None
     try:
@@ -115,17 +117,11 @@ def _history(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """The model and the recipe of the runs, as far as they were given or stand beside the log.
+    """The model and the recipe of the runs, as far as they were given or stand beside the log."""
 
-    Attributes:
-        source: The model; None where nobody names one.
-        recipe: Fills in what the runs do not say.
-        told_by: What said the recipe, for people.
-    """
-
-    source: ModelSource | None = None
-    recipe: Recipe
-    told_by: str = ""
+    source: ModelSource | None = None  # where somebody names one
+    recipe: Recipe  # of what the runs do not say
+    told_by: str = ""  # what said the recipe, for people
 
     @property
     def name(self) -> str | None:
@@ -133,7 +129,7 @@ class _Question:
         return None if self.source is None else self.source.target
 
     @classmethod
-    def of(cls, story: Story | None, target: object, recipe: Any) -> _Question:
+    def of(cls, story: Story | None, target: object, recipe: object) -> _Question:
         """Return the question as it was given, or of one run as it stands beside its log."""
         if isinstance(recipe, str | os.PathLike):
             run = Run.read(str(getattr(target, "target", target or "")), {}, file=Path(recipe))
@@ -145,7 +141,7 @@ class _Question:
         fields = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else recipe
         check_kind("recipe", fields, Mapping | None, "a Recipe, a mapping of its fields, or a path")
         if target is not None or fields:
-            known: Mapping[str, Any] = fields or {}
+            known = fields if isinstance(fields, Mapping) else {}
             asked = Run.typed(str(getattr(target, "target", target or "")), known)
             return cls._of_run(asked, "given", target)
         found = None if story is None else next(_beside(story), None)
@@ -226,7 +222,6 @@ def _reaches(recipe: Recipe, story: Story) -> bool:
 
 
 def _peak(story: Story) -> float | None:
-    """Return the highest rate that was logged; else the one that was set."""
     if story.rate is not None:
         return float(story.rate.values.max()) or None
     for name, value in story.raw.said.items():
@@ -239,11 +234,26 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
     if not courses:
         return "doubtful" if history is not None and history.doubt else "read"
     fate = Fate(courses[0].outcome)
-    return "cannot tell" if fate is Fate.UNTOLD else "failed" if fate.is_failure else "fine"
+    known = {Fate.UNTOLD: "cannot tell", Fate.ALARMED: "alarmed"}
+    return known.get(fate, "failed" if fate.is_failure else "fine")
 
 
-def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
+def _watched(story: Story) -> WatchReport | None:
+    """Return what `rksp watch` tells of a run whose log it wrote; None of all others."""
+    with contextlib.suppress(RkspError):
+        if story.raw.file.suffix == ".jsonl" and read_head(story.raw.file, _HEAD).startswith(_RUN):
+            from rksp.confirm.watched import watched_run  # it imports torch
+
+            return watched_run(story.raw.file)
+    return None
+
+
+def _course_report(
+    story: Story, rate: RateReport | None, watched: WatchReport | None
+) -> CourseReport:
     found = story.course
+    has_alarms = watched is not None and bool(watched.alarms or watched.causes)
+    is_alarmed = has_alarms and not found.fate.is_failure
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
     at_onset = None
@@ -254,7 +264,7 @@ def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
         file=str(story.raw.file),
         metric=definite(story.held_out_name) if of_held_out else story.metric,
         records=len(judged.values),
-        outcome=found.fate.value,
+        outcome=(Fate.ALARMED if is_alarmed else found.fate).value,
         first_value=found.first,
         final_value=found.last,
         final_step=found.last_step,
@@ -267,7 +277,7 @@ def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
         lead_steps=found.lead,
         learning_rate=_peak(story) if rate is None else rate.learning_rate,
         rate_at_onset=at_onset,
-        told=list(_told(story)),
+        told=list(_told(story, watched)),
         loss=_thinned(story.curve),
         held_out=_thinned(story.held_out),
         grad_norm=_thinned(story.grad_norm),
@@ -303,13 +313,20 @@ _TOLD = {
 }
 
 
-def _told(story: Story) -> Iterator[str]:
+def _told(story: Story, watched: WatchReport | None) -> Iterator[str]:
     found = story.course
-    of = {name: _said(getattr(found, name)) for name in ("first", "ended", "level", "best")}
+    losses = {name: getattr(found, name) for name in ("first", "ended", "level", "best")}
+    of = {n: short(x, 4) if math.isfinite(x) else "no number" for n, x in losses.items()}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
     name = "loss" if found.fate is Fate.OVERFIT else story.metric
     what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
-    yield _TOLD[found.fate].format(What=what, **of, **places)
+    told = _TOLD[found.fate].format(What=what, **of, **places)
+    if watched is None:
+        yield told
+    else:  # which has more to tell than the loss
+        yield told.replace("; nothing went wrong", "")
+        yield f"{re.sub('^it', 'It', watched.ended)}."
+        yield from watched.conclusions
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return
     if found.lead:
@@ -323,16 +340,11 @@ def _told(story: Story) -> Iterator[str]:
         yield "The gradient norm gave no warning."
 
 
-def _said(value: float) -> str:
-    return "no number" if not math.isfinite(value) else short(value, 4)
-
-
 def _step(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iterator[str]:
-    """Yield what to do after a run: which checkpoint to go back to, and what to change."""
     fate = story.course.fate
     if not fate.is_failure:
         return
@@ -347,7 +359,6 @@ def _advice(story: Story, course: CourseReport, rate: RateReport | None) -> Iter
 
 
 def _checkpoint(story: Story, last: float) -> str:
-    """Name the newest checkpoint up to a step, among those that are left."""
     found = checkpoints_of(story.raw.file)
     before = [(step, path) for step, path in found if step <= last]
     if before:
@@ -381,7 +392,6 @@ def _cause(course: CourseReport, rate: RateReport | None) -> str:
 
 
 def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the settings in which a failed run differs from the most similar one that trained."""
     sound = [one for one in stories if one.course.fate in (Fate.FINE, Fate.SPIKE_RECOVERED)]
     for bad in (one for one in stories if one.course.fate.is_failure):
         changed = [(_changed(bad, good), good) for good in sound]
@@ -391,7 +401,6 @@ def _differences(stories: Sequence[Story]) -> Iterator[tuple[str, str, str, str,
 
 
 def _changed(bad: Story, good: Story) -> dict[str, tuple[str, str]]:
-    """Return the settings that differ: of the failed run, and of the other."""
     own = str(bad.raw.file.parent)  # where the run's own files lie, such as its config.json
     names = [
         name

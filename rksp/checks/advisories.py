@@ -50,7 +50,7 @@ class Answer:
     lacks: tuple[str, ...] = ()
 
 
-def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
+def answer(when: Mapping[str, object], facts: Facts) -> Answer:
     """Return whether all conditions hold; `any` holds a list of alternatives.
 
     A condition is a value, a list of which one must be there (null: left at the default), a
@@ -65,10 +65,10 @@ def answer(when: Mapping[str, Any], facts: Facts) -> Answer:
     return Answer(True if is_known else None, _joined(one.by for one in found), lacks)
 
 
-def _one(key: str, wanted: Any, facts: Facts) -> Answer:
+def _one(key: str, wanted: object, facts: Facts) -> Answer:
     choices = wanted if isinstance(wanted, list) else [wanted]
     if key == "any":
-        found = [answer(choice, facts) for choice in choices]
+        found = [answer(choice, facts) for choice in choices if isinstance(choice, Mapping)]
     elif (fact := facts.get(key)) is None:
         found = [Answer(None, (), (key,))]
     else:
@@ -83,7 +83,7 @@ def _joined(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in parts for name in part))
 
 
-def _matches(key: str, wanted: Any, value: Any) -> bool | None:
+def _matches(key: str, wanted: object, value: object) -> bool | None:
     compared = _COMPARED.fullmatch(wanted) if isinstance(wanted, str) else None
     if compared is not None:
         if value is None:  # a default that is off; a comparison with a usual value needs it
@@ -94,7 +94,7 @@ def _matches(key: str, wanted: Any, value: Any) -> bool | None:
     if wanted in GIVEN:
         return value is not None
     if key == "gpu":
-        return re.search(rf"\b{re.escape(wanted)}", str(value), re.IGNORECASE) is not None
+        return re.search(rf"\b{re.escape(str(wanted))}", str(value), re.IGNORECASE) is not None
     if wanted is None or value is None:
         return wanted is value or (wanted is False and value is None)
     if isinstance(wanted, str) and isinstance(value, str):
@@ -119,17 +119,19 @@ def model_facts(config: object, task: str | None = None) -> dict[str, Fact]:
     types = {str(setting(part, "model_type") or "") for part in (said.config, said.part)} - {""}
     scaling = said.get("rope_scaling", "rope_parameters")
     stored = str(said.get("dtype", "torch_dtype") or "").removeprefix("torch.")
-    names = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "output_router_logits")
-    found = {name: said.get(name) for name in names} | {"stored_dtype": SHORT.get(stored)}
-    found["tied_weights"] = found.pop("tie_word_embeddings")
-    facts = {name: Fact((value,)) for name, value in found.items() if value is not None}
-    facts["moe"] = Fact((bool(said.get(*EXPERTS)),))
-    facts["vision"] = Fact((setting(config, "vision_config") is not None,))
     kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
-    facts["rope_type"] = Fact((kind,))
-    if types:
-        facts["model_type"] = Fact(tuple(sorted(types)), f"model type {', '.join(sorted(types))}")
-    return facts
+    names = ("head_dim", "num_key_value_heads", "output_router_logits")
+    found = {name: said.get(name) for name in names} | {
+        "stored_dtype": SHORT.get(stored),
+        "tied_weights": said.get("tie_word_embeddings"),
+    }
+    facts = {name: Fact((value,)) for name, value in found.items() if value is not None} | {
+        "moe": Fact((bool(said.get(*EXPERTS)),)),
+        "vision": Fact((setting(config, "vision_config") is not None,)),
+        "rope_type": Fact((kind,)),
+    }
+    named = Fact(tuple(sorted(types)), f"model type {', '.join(sorted(types))}")
+    return facts | ({"model_type": named} if types else {})
 
 
 def gpu_facts(name: str | None) -> dict[str, Fact]:

@@ -91,16 +91,13 @@ class Environment:
 
     def facts(self) -> dict[str, Fact]:
         """Return the facts in the releases: the device of the wheels, and a missing package."""
-        torch, found = self.releases.get("torch"), {}
+        torch = self.releases.get("torch")
         device = "" if torch is None else torch.build
         if not device and any(name.startswith("nvidia-cudnn") for name in self.releases):
             device = "cuda"
-        if device:
-            found["device"] = Fact((device,))
-        if self.is_whole:
-            missing = {"flash-linear-attention"} - self.releases.keys()
-            found["without_package"] = Fact(tuple(missing))
-        return found
+        missing = {"flash-linear-attention"} - self.releases.keys()
+        found = {"device": Fact((device,))} if device else {}
+        return found | ({"without_package": Fact(tuple(missing))} if self.is_whole else {})
 
 
 def name_of(text: str) -> str:

@@ -35,7 +35,7 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
 _ASKED = {"model", "peft", "optimizer", "objective", "batch_size"}  # which a usual rate is of
-_RANK_ONE = 1e-4
+_REPLICAS = 64  # that a run may well have which does not say how many
 _PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
 _BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
 _KL, _WILD_KL = 0.2, 2.0  # Ziegler et al. began there; ten times that
@@ -83,12 +83,12 @@ def _limit(evidence: CheckEvidence) -> float:
         limit = _IMAGES
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
-        limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
+        copies = _REPLICAS if "devices" in evidence.unknown else 1
+        limit *= max(1.0, math.sqrt(copies * evidence.tokens / _BATCH_TOKENS))
     return limit / 3 if family == "sign-like" else limit
 
 
 def _whole(evidence: CheckEvidence) -> float:
-    """Return the highest usual rate of training all weights, by kind and size."""
     is_encoder = evidence.settings.family.kind == "encoder"
     size = evidence.settings.width or 0.0 if is_encoder else evidence.parameters or 0.0
     table = _ENCODERS if is_encoder else _DECODERS
@@ -99,6 +99,8 @@ def _whole(evidence: CheckEvidence) -> float:
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, rate = evidence.recipe, evidence.recipe.learning_rate
     if rate is None or recipe.batch_size > _FEW or recipe.objective in _PREFERENCE_LOSSES:
+        return
+    if "devices" in evidence.unknown:
         return
     is_whole = recipe.peft == "none"
     yield Observation(
@@ -127,18 +129,6 @@ def _scale(evidence: CheckEvidence) -> Iterator[Observation]:
         f"{_SCALES[1]:g}.{toys * (recipe.objective in _PREFERENCE_LOSSES)}",
         scale,
         level=Level.WARNING if is_wild else Level.NOTE,
-    )
-
-
-@check("RKSP512")
-def _rank(evidence: CheckEvidence) -> Iterator[Observation]:
-    recipe, rate = evidence.recipe, evidence.recipe.learning_rate
-    if recipe.peft not in LOW_RANK or recipe.lora_rank != 1 or rate is None or rate <= _RANK_ONE:
-        return
-    yield Observation(
-        f"Adapters of rank 1 train at {short(rate, 6)}; in 10 of 23 public sweeps of rank 1 "
-        f"the best rate was {_RANK_ONE:g}.",
-        float(recipe.lora_rank),
     )
 
 

@@ -93,7 +93,6 @@ def _post_norm(evidence: CheckEvidence) -> Iterator[Observation]:
 
 
 _RESERVED = 2  # rows of a table of positions that positions skip
-_LONG = 32_768
 _OVERLAP = 1.1  # of the longest wavelength: 65,536 positions at base 10,000 are published
 
 
@@ -152,16 +151,6 @@ def _rope(settings: Declared) -> tuple[float | None, bool]:
     kinds += [setting(part, "rope_type") for part in parts]
     known = [base for base in bases if isinstance(base, int | float)]
     return max(known, default=None), any(kind not in (None, "default") for kind in kinds)
-
-
-@check("RKSP207")
-def _rope_precision(evidence: CheckEvidence) -> Iterator[Observation]:
-    (base, _), length = _rope(evidence.settings), evidence.recipe.sequence_length
-    if base is not None and evidence.recipe.precision == "bf16-pure" and length > _LONG:
-        yield Observation(
-            f"bf16 is exact up to position 256, but the sequences have {length} rotary positions.",
-            float(length),
-        )
 
 
 # Times √(2/5d). BLOOM's 104B failed at 3.4 in fp16 (and GPT-3 is said to have trained there);

@@ -15,7 +15,7 @@ import numpy as np
 
 from rksp.assessment.measured import measured_inputs
 from rksp.assessment.pipeline import gather
-from rksp.assessment.risk import declared_inputs
+from rksp.assessment.risk import declared_inputs, rounded
 from rksp.classifiers.edge_inputs import EdgeInputs
 from rksp.classifiers.edge_model import load_edge_model
 from rksp.classifiers.fine_tuning.inputs import FineTuningInputs
@@ -142,7 +142,7 @@ class Ladder:
             lowest = load_fine_tuning_model().predict(self.inputs).start_here / 30
         else:
             lowest = 10 ** load_edge_model().predict(self.inputs).log_edge * _LOWEST
-        return [_rounded(lowest * self.step**n) for n in range(_COUNT)]
+        return [rounded(lowest * self.step**n) for n in range(_COUNT)]
 
     @property
     def step(self) -> float:
@@ -275,13 +275,12 @@ def _judged(rows: Sequence[Row], ladder: Ladder) -> Judged:
 
 
 def _longer(rows: Sequence[Row], ladder: Ladder) -> float | None:
-    """Return a rate beyond the ladder's end where its edge or best rate lies there, or None."""
     if len(rows) >= _MOST:
         return None
     found, lowest = _judged(rows, ladder), _rate(rows[0])
     if found.best_rate is None or found.best_rate == lowest:
-        return _rounded(lowest / ladder.step)
-    return None if found.outcomes[-1].is_failure else _rounded(_rate(rows[-1]) * ladder.step)
+        return rounded(lowest / ladder.step)
+    return None if found.outcomes[-1].is_failure else rounded(_rate(rows[-1]) * ladder.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +332,7 @@ def shown(rows: Sequence[Row], ladder: Ladder) -> Shown:
         )
     else:
         trained, failed = found.edge
-        most = _rounded(trained / 2)
+        most = rounded(trained / 2)
         start = min(found.best_rate, most)
         last = f"no failure up to {short(_rate(rows[-1]))}"
         end = last if failed is None else f"first failure at {short(failed)}"
@@ -343,7 +342,3 @@ def shown(rows: Sequence[Row], ladder: Ladder) -> Shown:
 
 def _rate(row: Row) -> float:
     return float(str(row["learning_rate"]))
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.3g}")

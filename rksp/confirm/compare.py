@@ -267,7 +267,6 @@ def _monitors(group: Sequence[TrialReport]) -> list[MonitorReport]:
 
 
 def _margin(trial: TrialReport) -> float:
-    """Return the nats of final loss that count, by what the labels leave to learn."""
     return OutcomePolicy().of_labels(trial.trivial_loss).margin
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel
 
 from rksp.confirm.trial import CURVE_POINTS, sum_up
 from rksp.documents.confirm import (
@@ -22,31 +21,15 @@ from rksp.documents.confirm import (
 from rksp.ground.errors import InputError
 from rksp.ground.text import short
 from rksp.own_runs.outcome import Curves
+from rksp.watch.attach.lines import Began, Ended, Stopped, line_of
 from rksp.watch.attach.past import Past, past_runs, siblings
 from rksp.watch.monitors.base import Alarm, Reading
-from rksp.watch.monitors.sinks import read_lines, record_of, said, worst
+from rksp.watch.monitors.sinks import read_lines, said, worst
 from rksp.watch.registry import MONITORS
 from rksp.watch.training.loop import RunRecord, judge_alone
 
 _ABSORBED = ("rate", "warm-up", "data", "passing")  # causes of a spike that an intervention bounds
 T = TypeVar("T")
-_OTHERS: dict[str, type[BaseModel]] = {"cause": CauseReport, "forecast": ForecastReport}
-
-
-class _Run(BaseModel):
-    """What the lines that begin, stop and end a run tell; the last two may be missing."""
-
-    model: str
-    parameters: int | None = None
-    command: str = ""
-    ranks: int = 1
-    silent: dict[str, str] = {}
-    rksp: str | None = None
-    torch: str | None = None
-    reason: str | None = None  # for which rksp stopped it
-    seconds: float | None = None
-    crash: str | None = None
-    killed: str | None = None  # by what, as `rksp watch` saw
 
 
 def watched_run(path: Path) -> WatchReport:
@@ -56,28 +39,20 @@ def watched_run(path: Path) -> WatchReport:
         InputError: The file cannot be read, or holds no step.
         ArtifactError: A line is not one of such a log.
     """
-    facts: dict[str, object] = {}
     records: list[object] = []
-    for one in read_lines(path, _record):
-        if not isinstance(one, dict):
-            records.append(one)
-            continue
-        if one["kind"] == "run":
-            facts, records = {}, []
-        facts |= one
-    readings = _of(records, Reading)
-    if not readings or "model" not in facts:
+    for one in read_lines(path, line_of):
+        if isinstance(one, Began):
+            records.clear()
+        records.append(one)
+    began, readings = _last(records, Began), _of(records, Reading)
+    if not readings or began is None:
         raise InputError(f"{path} holds no step of a run; give the log of rksp watch.")
-    report = _reported(_Run.model_validate(facts), records, readings)
+    report = _reported(began, records, readings)
     return report.model_copy(update={"band": _band(past_runs(path))})
 
 
-def _record(line: dict[str, Any]) -> object:
-    if kind := _OTHERS.get(line["kind"]):
-        return kind(**{k: v for k, v in line.items() if k in kind.model_fields})
-    if line["kind"] in ("run", "stop", "end"):
-        return line
-    return None if line["kind"] in ("step", "targets") else record_of(line)
+def _last(records: Sequence[object], kind: type[T]) -> T | None:
+    return next(iter(_of(records[::-1], kind)), None)
 
 
 def _of(records: Iterable[object], kind: type[T]) -> list[T]:
@@ -85,9 +60,8 @@ def _of(records: Iterable[object], kind: type[T]) -> list[T]:
 
 
 def _band(runs: Sequence[Past]) -> list[tuple[int, float, float]]:
-    """Return between which losses earlier runs lay, at steps of the last run."""
     *before, last = runs
-    others = siblings(before, last.facts)
+    others = siblings(before, last.began)
     found = []
     for step in range(0, len(last.seen), -(-len(last.seen) // CURVE_POINTS) or 1):
         at = [loss for one in others if (loss := one.at(last.seen[step])) is not None]
@@ -96,7 +70,7 @@ def _band(runs: Sequence[Past]) -> list[tuple[int, float, float]]:
     return found
 
 
-def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading]) -> WatchReport:
+def _reported(run: Began, records: Sequence[object], readings: Sequence[Reading]) -> WatchReport:
     alarms, causes = _of(records, Alarm), _of(records, CauseReport)
     forecast = next(iter(_of(records, ForecastReport)), None)
     steps = 1 + max(reading.step for reading in readings)
@@ -107,13 +81,14 @@ def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading])
         grad_norm=np.nan_to_num(_series(readings, "gradient_norm", steps), nan=0.0),
         planned_steps=steps,  # what was trained is judged, not what was not
     )
-    outcome, seconds = judge_alone(curves), run.seconds or 0.0
+    outcome, ended = judge_alone(curves), _last(records, Ended) or Ended()
+    seconds = ended.seconds or 0.0
     record = RunRecord(
         curves=curves,
         outcome=outcome,
         readings=tuple(readings),
         alarms=tuple(alarms),
-        silent=run.silent,
+        silent=ended.silent or run.silent,
         seconds=seconds,
         step_seconds=seconds / steps,
     )
@@ -128,7 +103,7 @@ def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading])
         parameters=run.parameters,
         command=run.command,
         ranks=run.ranks,
-        ended=_ended(run),
+        ended=_ended(ended, _last(records, Stopped)),
         conclusions=_conclusions(trial, alarms, causes, forecast),
         forecast=forecast,
         trial=trial,
@@ -143,18 +118,17 @@ def _reported(run: _Run, records: Sequence[object], readings: Sequence[Reading])
 
 
 def _purposes(readings: Sequence[Reading], alarms: Sequence[Alarm]) -> dict[str, str]:
-    """Return what each monitor of a run is for, those that raised an alarm first."""
     names = dict.fromkeys([one.monitor for one in alarms] + [one.monitor for one in readings])
     known = {name: MONITORS[name].__doc__ for name in names if name in MONITORS}
     return {name: (text or "").partition("\n\n")[0] for name, text in known.items()}
 
 
-def _ended(run: _Run) -> str:
-    if run.reason is not None:
-        return f"rksp {run.reason}"
-    if run.seconds is None:
-        return f"the run {run.killed or 'was killed, or still runs'}"
-    return f"the run raised {run.crash}" if run.crash else "the run finished"
+def _ended(ended: Ended, stopped: Stopped | None) -> str:
+    if stopped is not None:
+        return f"rksp {stopped.reason}"
+    if ended.seconds is None:
+        return f"the run {ended.killed or 'was killed, or still runs'}"
+    return f"the run raised {ended.crash}" if ended.crash else "the run finished"
 
 
 def _conclusions(

@@ -14,6 +14,8 @@ from rksp.documents.base import Part
 from rksp.documents.own_runs import LearnedReport
 from rksp.documents.verdict import Verdict
 
+_FEARED, _LIKELY = 0.01, 0.5  # of P(failed): printed as less, no ending is feared; from here on one
+
 
 class CurvePoint(NamedTuple):
     """P(failed) at one learning rate, with its interval."""
@@ -36,7 +38,7 @@ class LeverReport(Part):
     """A change that would raise the edge of this model and recipe.
 
     Attributes:
-        name: Its name in `--apply`.
+        name: Its name, which `rksp explain` knows.
         title: What it adds, such as `300 steps of warm-up`.
         change: How it is made: a setting of the run file or of the model's configuration.
         factor: By how much the edge rises, a ratio; `low` and `high` are the ends of the 80 %
@@ -154,11 +156,12 @@ class _Chances(_Stated):
 
     @property
     def feared(self) -> str:
-        """The likelier of the two endings of a run that fails; empty where they are not told."""
-        if self.probability_diverged is None:
+        """The likelier ending of a run that fails; empty where it is not told, or hardly fails."""
+        failed = self.probability_failed or 0.0
+        if self.probability_diverged is None or failed < _FEARED:
             return ""
-        diverges = 2 * self.probability_diverged >= (self.probability_failed or 0.0)
-        return "rather diverges" if diverges else "rather ends high"
+        ending = "diverges" if 2 * self.probability_diverged >= failed else "ends high"
+        return f"rather {ending}" if failed >= _LIKELY else f"if it fails, it rather {ending}"
 
 
 class CertainFailure(_Chances):
@@ -199,7 +202,6 @@ class FromEdge(Estimate):
         widened_by: What widens the interval of P(failed), since the labelled runs know little of
             it: each a standard deviation of the edge, in decades.
         levers: What would raise the edge, the largest first.
-        applied: Levers that the answer counts with, by name.
     """
 
     kind: Literal["edge"] = "edge"
@@ -207,7 +209,6 @@ class FromEdge(Estimate):
     expected_excess: float | None = None
     widened_by: dict[str, float] = Field(default_factory=dict)
     levers: list[LeverReport] = Field(default_factory=list)
-    applied: list[str] = Field(default_factory=list)
 
 
 class FromFineTuning(Estimate):

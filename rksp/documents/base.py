@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field
 
@@ -119,13 +119,14 @@ class Document(Part):
 
     def _content(self) -> dict[str, object]:
         missing: list[str] = []
-        content = _finite(self.model_dump(mode="python"), "", missing)
-        content["non_finite"] = sorted({*missing, *self.non_finite})
+        dumped = sorted(self.model_dump(mode="python").items())
+        content = {name: _finite(value, f"/{name}", missing) for name, value in dumped}
+        content |= {"non_finite": sorted({*missing, *self.non_finite})}
         first = content.pop("summary", None)  # for who reads no further
         return {"summary": first, **content} if first else content
 
 
-def _finite(value: object, path: str, missing: list[str]) -> Any:
+def _finite(value: object, path: str, missing: list[str]) -> object:
     """Return a value with keys in order, and None for a number that JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(value[key], f"{path}/{key}", missing) for key in sorted(value)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
@@ -80,7 +80,7 @@ class Record(CellNumbers):
         own, head = self.__dict__, ("position", "model", "target", "seed")
         return {**{name: own[name] for name in head}, **(self.__pydantic_extra__ or {}), **own}
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """Return the value in a column; None where the cell has none."""
         own = self.__dict__
         return own[name] if name in own else (self.__pydantic_extra__ or {}).get(name)

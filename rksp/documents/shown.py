@@ -221,24 +221,23 @@ class Placement:
     @property
     def design(self) -> str:
         """The kind of block in words, by which families of the lab are alike; "" for any other."""
-        kind = self.kind
         if self.norm is None or self.norm == "none":
             return self.norm or ""
         at = str(self.norm)
-        if kind["normalizes_branches"]:
+        if self.branch_norm > _MOST:
             at = "sandwich" if self.behind_norm > _MOST else "branch"
         norms = "layer" if self.centered > _MOST else "rms"
         # The norms of OLMo 2's branches and those of its queries and keys come together.
-        has_qk = kind.get("normalizes_qk", False) and at == "pre"
-        said = ["parallel"] * kind["is_parallel"] + ["qk"] * has_qk
+        has_qk = (self.qk_norm or 0.0) > _MOST and at == "pre"
+        said = ["parallel"] * (self.parallel > _MOST) + ["qk"] * has_qk
         said += ["experts"] * (self.routed > _MOST) + ["scaled"] * self.scales_output
         return " ".join([at, norms, *said])
 
     def __str__(self) -> str:
-        kind = self.kind
-        said = ["a norm after each branch"] if kind["normalizes_branches"] else [_AT[self.norm]]
-        said += ["attention beside feed-forward"] * kind["is_parallel"]
-        said += ["normalized queries and keys"] * kind.get("normalizes_qk", False)
+        after = self.branch_norm > _MOST
+        said = ["a norm after each branch"] if after else [_AT[self.norm]]
+        said += ["attention beside feed-forward"] * (self.parallel > _MOST)
+        said += ["normalized queries and keys"] * ((self.qk_norm or 0.0) > _MOST)
         return ", ".join(said)
 
 

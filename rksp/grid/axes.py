@@ -116,7 +116,8 @@ def read_override(text: str) -> tuple[str, Axis]:
     match = _OVERRIDE.match(text)
     if match is None:
         raise InputError(f"{text!r} is not NAME=VALUES without blanks, such as lr=1e-4,3e-4.")
-    name, value = match["name"].lstrip("+"), match["value"].strip()
+    name, value = match.group("name", "value")
+    name, value = name.lstrip("+"), value.strip()
     call = _CALL.match(value)
     if re.fullmatch(r"0,0\d+", value):
         raise InputError(f"{text!r} lists two values; for one write {name}=0.{value[2:]}.")
@@ -135,13 +136,14 @@ def read_override(text: str) -> tuple[str, Axis]:
         if len(values) == 1 and isinstance(values[0], list) and canonical(name)[1] in _SCALARS:
             values = values[0]
         return name, Choice(values=tuple(values))
-    parts = _listed(text, call["inside"])
-    if call["name"] == "choice":
+    kind, inside = call.group("name", "inside")
+    parts = _listed(text, inside)
+    if kind == "choice":
         return name, Choice(values=tuple(parts))
     numbers = [part for part in parts if _is_number(part)]
     if len(numbers) < len(parts):
-        raise InputError(f"{text!r}: {call['name']}() takes numbers, with commas between them.")
-    return name, _spread(text, call["name"], numbers)
+        raise InputError(f"{text!r}: {kind}() takes numbers, with commas between them.")
+    return name, _spread(text, kind, numbers)
 
 
 def _spread(text: str, kind: str, parts: list[float]) -> Axis:
@@ -182,7 +184,6 @@ def _spread(text: str, kind: str, parts: list[float]) -> Axis:
 
 
 def _listed(text: str, value: str) -> list[Parsed]:
-    """Return the values between the commas outside quotes and brackets."""
     try:
         found = parse_yaml(f"[{value}]") if value.count("(") == value.count(")") else None
     except InputError:
@@ -249,8 +250,9 @@ def sweep_axis(name: str, definition: Mapping[str, object]) -> Axis:
     elif known is None:
         raise InputError(f"Sweep parameter {name}: rksp does not know distribution {kind!r}.")
     else:
-        plain = "log_uniform" if known["log"] else "uniform"
-        if known["log"] and not known["values"]:
+        is_log, are_values = known.group("log", "values")
+        plain = "log_uniform" if is_log else "uniform"
+        if is_log and not are_values:
             low, high = (math.exp(v) if _is_number(v) and v < 700 else None for v in (low, high))
     if not all(map(_is_number, (low, high, step or 1))):
         raise InputError(f"Sweep parameter {name} has neither values nor a range from min to max.")

@@ -219,7 +219,9 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 
         document = replace(definite(base.document), data=data)
         plain = read_document(document, devices=base.devices, trainer=base.trainer)
-        fields = in_steps(fields, plain.field("max_steps").value)
+        if (warmup := fields.get("warmup_steps")) is not None:
+            run = fields.get("max_steps", plain.field("max_steps").value)
+            fields |= {"warmup_steps": in_steps(warmup, run)}
         read = read_document(
             definite(document), devices=base.devices, trainer=base.trainer, given=fields
         )
@@ -253,7 +255,6 @@ def make_cell(base: Base, point: Point, source: str) -> Cell:
 def _assumptions(
     typed: frozenset[str], rest: tuple[tuple[str, Any], ...], optimizer: str, schedule: str
 ) -> Mapping[str, str]:
-    """Return what the fields that were not typed assume; cells share most of it."""
     known = {**dict(rest), "optimizer": optimizer, "schedule": schedule}
     recipe = Recipe.model_construct(**known)
     origins = origins_of_flags(recipe, dict.fromkeys(typed, "the grid"))
@@ -356,7 +357,6 @@ def evaluate_group(group: CellGroup) -> Iterator[Event]:
 
 
 def _recipes(group: CellGroup) -> list[tuple[GroupCell, Recipe | ValueError, list[float]]]:
-    """Return every cell with its recipe, and the rates of all that differ in no more."""
     found: list[tuple[GroupCell, Recipe | ValueError, list[float]]] = []
     rates: dict[Hashable, list[float]] = {}
     for cell in group.cells:

@@ -25,12 +25,12 @@ from rksp.grid.cell import Base, Cell, Point, make_cell, seed_of
 from rksp.ground.errors import InputError
 from rksp.ground.factory import refuse_factory
 from rksp.ground.files import absent
-from rksp.ground.flags import flags_of
+from rksp.ground.flags import checked, flags_of
+from rksp.ground.model import Strict
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
 from rksp.recipe_files.parse.document import Document, load_document, parse_file
-from rksp.recipe_files.parse.values import as_section
 from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000
@@ -45,14 +45,12 @@ class GridPlan:
         notes: What was left out or read otherwise, a sentence each.
         typed: The targets that came from the command line or from Python; a factory is run only if
             it is one of these.
-        sweep: The W&B sweep that the grid was read from; empty for another grid.
         read: The run file that the cells vary, as it stands.
     """
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
-    sweep: Mapping[str, object] = dataclasses.field(default_factory=dict)
     read: RecipeFile | None = None
 
     @property
@@ -103,7 +101,6 @@ def read_plan(
     """
     base, rows, notes = Base(), None, list[str]()
     blocks: list[Mapping[str, Axis]] = [{}]
-    sweep: Mapping[str, object] = {}
     typed = {target} if target else set()
     named, path = ("The grid", Path()) if not isinstance(source, str) else (source, Path(source))
     if not isinstance(source, str):
@@ -113,7 +110,7 @@ def read_plan(
     elif path.suffix.lower() in ROWS:
         rows = read_rows(path)
     elif path.is_file() and path_of(source, allow_hub=allow_hub) is not None:
-        base, blocks, notes, sweep = _file(path, samples, trainer)
+        base, blocks, notes = _file(path, samples, trainer)
     elif path.suffix in (".yaml", ".yml", ".toml"):
         raise InputError(absent(source))
     elif "=" in source and not target:
@@ -144,12 +141,10 @@ def read_plan(
         notes = columns.notes()
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
     _check_fixed(recipe or {}, overrides or {}, points)
-    plan = _plan(base, points, named, typed=typed, notes=notes)
-    return dataclasses.replace(plan, sweep=sweep)
+    return _plan(base, points, named, typed=typed, notes=notes)
 
 
 def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
-    """Return the typed axes; two of one field are an error and no product."""
     found: dict[str, Axis] = {}
     for name, axis in map(read_override, assignments):
         twin = next((one for one in found if canonical(one) == canonical(name)), None)
@@ -166,7 +161,6 @@ def _targets(axes: Mapping[str, Axis]) -> list[str]:
 def _check_fixed(
     recipe: Mapping[str, object], overrides: Mapping[str, object], points: Sequence[Point]
 ) -> None:
-    """Refuse an axis of any point that sets what an option fixes."""
     for name in dict.fromkeys(name for point in points for name in point):
         kind, field = canonical(name)
         if kind == "recipe" and field in recipe:
@@ -210,40 +204,40 @@ def _check_count(count: int) -> None:
 
 def _file(
     path: Path, samples: int | None, trainer: str | None
-) -> tuple[Base, list[Mapping[str, Axis]], list[str], Mapping[str, object]]:
+) -> tuple[Base, list[Mapping[str, Axis]], list[str]]:
     """Read a sweep, a grid or a run file.
 
     Returns:
-        The base, the blocks of axes, the notes, and the W&B sweep if it is one.
+        The base, the blocks of axes, and the notes.
     """
     from rksp.recipe_files.registry import matches_any, reader_for, recognize
 
     document = load_grid_file(path)
     if document.has("parameters"):
         axes, notes = _sweep(document, samples)
-        return Base(), [axes], notes, document.data
+        return Base(), [axes], notes
     sweep = document.find("hydra.sweeper.params")
     if sweep is not None and isinstance(sweep.value, Mapping):  # the rest is one run
         axes = dict(read_override(f"{name}={value}") for name, value in sweep.value.items())
         rest = {key: value for key, value in document.data.items() if key != "hydra"}
         run = dataclasses.replace(document, data=rest)
-        return Base(document=run if matches_any(run) else None), [axes], [], {}
+        return Base(document=run if matches_any(run) else None), [axes], []
     if document.has("grid") or document.has("zip"):
         base = _stated_base(document)
         blocks = _blocks(document.data.get("grid") or {}, path)
         zipped = document.data.get("zip")
-        return base, [{**block, **_zip(zipped, path)} for block in blocks], [], {}
+        return base, [{**block, **_zip(zipped, path)} for block in blocks], []
     if document.has("model_type"):
-        return Base(target=str(path)), [{}], [], {}
+        return Base(target=str(path)), [{}], []
     if trainer is not None:
-        return Base(document=document), [{}], [], {}
+        return Base(document=document), [{}], []
     if any(isinstance(value, list) for value in document.data.values()):
         try:
             recognize(document)
         except InputError:
-            return Base(), _blocks(document.data, path), [], {}
+            return Base(), _blocks(document.data, path), []
     reader_for(document)
-    return Base(document=document), [{}], [], {}
+    return Base(document=document), [{}], []
 
 
 def load_grid_file(path: Path) -> Document:
@@ -262,31 +256,27 @@ def load_grid_file(path: Path) -> Document:
     return Document(path=path, syntax=syntax, data=data, lines=lines)
 
 
+class _Stated(Strict):
+    grid: object = None
+    zip: object = None
+    base: object = None
+    target: str | None = None
+    set: Mapping[str, object] | None = None
+    recipe: Mapping[str, object] | None = None
+    seed: object = None
+
+
 def _stated_base(document: Document) -> Base:
-    data = document.data
-    known = {"grid", "zip", "base", "target", "set", "recipe", "seed"}
-    unknown = set(data) - known
-    if unknown:
-        raise InputError(
-            f"{document.path}: a grid has no entry {sorted(unknown)[0]!r}; it may have "
-            f"{', '.join(sorted(known))}."
-        )
-    for name, kind, noun in (
-        ("target", str, "a text"),
-        ("set", Mapping, "a mapping"),
-        ("recipe", Mapping, "a mapping"),
-    ):
-        if data.get(name) is not None and not isinstance(data[name], kind):
-            raise InputError(f"{document.path}: {name!r} must be {noun}, got {data[name]!r:.80}.")
-    run = data.get("base")
-    there = load_document(document.path.parent / str(run)) if run else None
-    target = data.get("target")
+    known = {str(name): value for name, value in document.data.items()}
+    said = {name: f"{document.path}: {name!r}" for name in known}
+    stated = checked(_Stated, known, noun=f"grid in {document.path}", sources=said)
+    there = load_document(document.path.parent / str(stated.base)) if stated.base else None
     return Base(
-        target=None if target is None else str(target),
-        overrides=as_section(data.get("set")),
-        recipe=as_section(data.get("recipe")),
+        target=stated.target,
+        overrides=stated.set or {},
+        recipe=stated.recipe or {},
         document=there,
-        seed=seed_of(data.get("seed") or 0),
+        seed=seed_of(stated.seed or 0),
     )
 
 
@@ -313,14 +303,14 @@ def _blocks(grid: object, source: object) -> list[Mapping[str, Axis]]:
     return [{str(name): axis_of(str(name), value) for name, value in p.items()} for p in grids]
 
 
-def _zip(zipped: Any, path: Path) -> dict[str, Axis]:
+def _zip(zipped: object, path: Path) -> dict[str, Axis]:
     if zipped is None:
         return {}
-    lists = list(zipped.values()) if isinstance(zipped, Mapping) else []
+    named = zipped if isinstance(zipped, Mapping) else {}
+    lists = list(named.values())
     if not all(isinstance(part, list) for part in lists) or len(set(map(len, lists))) != 1:
         raise InputError(f"{path}: 'zip' must hold lists by name, all of the same length.")
-    names = tuple(str(name) for name in zipped)
-    return {"\0".join(names): Choice(values=tuple(zip(*zipped.values(), strict=True)))}
+    return {"\0".join(map(str, named)): Choice(values=tuple(zip(*lists, strict=True)))}
 
 
 def _points(blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int) -> list[Point]:

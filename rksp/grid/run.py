@@ -185,14 +185,12 @@ class GridResult:
         profiles: Seconds of every profile that was made.
         made_by: Versions of rksp, its classifier, torch and transformers.
         assumed: What nobody decided about the recipes, in words by field.
-        sweep: The W&B sweep that the grid was read from; empty for another grid.
     """
 
     rows: tuple[Row, ...]
     profiles: tuple[float, ...]
     made_by: Mapping[str, str]
     assumed: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, object] = field(default_factory=dict)
 
     def records(self, bar: float = DEFAULT_BAR) -> list[Record]:
         """Return one flat record for each cell, ranked; from `bar` on, P(failed) means `risk`."""
@@ -238,9 +236,8 @@ def run_grid(
     for note in check_names(plan.cells, allow_hub=options.allow_hub):
         progress(note, 0, len(plan.cells))
     with _said(path), GridStore(path) as store:
-        about = {"assumed": plan.assumed, "sweep": plan.sweep}
         with collector_paused():
-            known = store.fill(plan.cells, options, about)
+            known = store.fill(plan.cells, options, plan.assumed)
         if known:
             done = store.counts()["done"]
             progress(f"resuming: {done} of {known} cells are done", done, known)
@@ -263,7 +260,6 @@ def read_grid(path: Path) -> GridResult:
 
 @contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Convert SQLite's errors during the work into errors of rksp."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -281,6 +277,5 @@ def _result(store: GridStore) -> GridResult:
         rows=tuple(store.rows()),
         profiles=tuple(store.profiles()),
         made_by=store.made_by(),
-        assumed={name: str(words) for name, words in store.about("assumed").items()},
-        sweep=store.about("sweep"),
+        assumed={name: str(words) for name, words in store.assumed().items()},
     )

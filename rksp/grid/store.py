@@ -140,14 +140,14 @@ class GridStore:
         self,
         cells: Sequence[Cell],
         options: Options,
-        about: Mapping[str, Mapping[str, object]] | None = None,
+        assumed: Mapping[str, str] | None = None,
     ) -> int:
         """Put a plan into an empty store, or resume the same plan.
 
         Args:
             cells: The cells of the plan.
             options: How they are measured.
-            about: What else is to be known of the plan, by name; see `about`.
+            assumed: What nobody decided about the recipes, in words by field.
 
         Returns:
             The number of cells that were there already.
@@ -170,7 +170,7 @@ class GridStore:
                     f"{self.path} holds another grid; write to another file, or give the same "
                     "grid and options to resume."
                 )
-            known = {name: json.dumps(value, default=str) for name, value in (about or {}).items()}
+            known = {"assumed": json.dumps(assumed or {})}
             if stored is None:
                 known |= {"schema": SCHEMA, "plan": plan, "made_by": json.dumps(maker)}
                 known["options"] = options.model_dump_json()
@@ -299,17 +299,17 @@ class GridStore:
         found: dict[str, str] = json.loads(self._meta("made_by") or "{}")
         return found
 
-    def about(self, name: str) -> dict[str, object]:
-        """Return what `fill` was given under a name; empty without it.
+    def assumed(self) -> dict[str, object]:
+        """Return what nobody decided about the recipes, in words by field.
 
         Raises:
             ArtifactError: The file is damaged.
         """
         try:
-            found = json.loads(self._meta(name) or "{}")
+            found = safe_strings(json.loads(self._meta("assumed") or "{}"))
         except ValueError as error:
             raise ArtifactError(f"{self.path} is damaged ({error}).") from error
-        return safe_strings(found) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
 
     def profiles(self) -> list[float]:
         """Return the seconds of every profile."""
@@ -336,7 +336,6 @@ class GridStore:
         return rows
 
     def _reclaim(self, now: float) -> None:
-        """Open cells whose lease has expired or whose process on this machine is gone."""
         held = self._base.execute(
             "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner != ?", (self.owner,)
         ).fetchall()
@@ -347,7 +346,6 @@ class GridStore:
         self._base.execute(f"{back} AND lease < ? AND owner != ?", (now, self.owner))
 
     def _check_maker(self, maker: dict[str, str]) -> None:
-        """Refuse to mix the numbers of two versions or classifiers in one table."""
         stored = self.made_by()
         for name in ("rksp", "classifier"):
             if stored.get(name) != maker[name]:

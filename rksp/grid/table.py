@@ -1,7 +1,4 @@
-"""A grid as a table of records, a map of risk, and files for other programs: tables and sweeps.
-
-A sweep for W&B, Hydra or Optuna holds the cells that may train.
-"""
+"""A grid as a table of records, a map of risk, and files for other programs."""
 
 from __future__ import annotations
 
@@ -12,24 +9,19 @@ import json
 import math
 import operator
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import yaml
+from typing import Any
 
 from rksp.documents.grid import FAILED, CellNumbers, Record, RiskMap, RiskRow
 from rksp.documents.terms import DEFAULT_BAR
 from rksp.documents.verdict import word_at
-from rksp.grid.axes import Range, flat_parameters, sweep_axis
 from rksp.grid.cell import model_name, unnamed_settings
 from rksp.grid.group import CellAnswer
 from rksp.grid.store import Row
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
-from rksp.ground.text import many, short
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
 from rksp.recipe_files.parse.document import parse_yaml
@@ -37,7 +29,8 @@ from rksp.recipe_files.parse.document import parse_yaml
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")
 _CONDITION = re.compile(r"^\s*([\w.\-/]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$")
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+Comparison = Callable[[Any, Any], bool]  # of what a cell holds with what is wanted
+_COMPARE: dict[str, Comparison] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -143,7 +136,7 @@ def _worth(record: Record) -> float:
     return float(_TEXT / max(tokens, 1) ** _TEXT_POWER)
 
 
-def read_condition(text: str) -> tuple[str, Callable[[Any, Any], bool], Any]:
+def read_condition(text: str) -> tuple[str, Comparison, object]:
     """Return the column, the comparison and the value of `lr<=1e-3` or `verdict=ok`.
 
     Raises:
@@ -174,7 +167,7 @@ def where(found: Sequence[Record], conditions: Sequence[str]) -> list[Record]:
     return list(found)
 
 
-def _meets(found: Any, compare: Callable[[Any, Any], bool], value: Any) -> bool:
+def _meets(found: object, compare: Comparison, value: object) -> bool:
     try:
         return found is not None and bool(compare(found, value))
     except TypeError:
@@ -270,146 +263,14 @@ def _axes(found: Sequence[Record], axes: Sequence[str]) -> list[str]:
     return []
 
 
-Settings = Mapping[str, object]
-_PLAIN = re.compile(r"^[A-Za-z_][\w./-]*$")  # a text that Hydra reads without quotes
+def export_cells(cells: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Write the settings of cells, by the user's names, as a list that any sweeper can take."""
+    atomic_write(path, json.dumps([dict(cell) for cell in cells], indent=1) + "\n")
 
 
-def export_sweep(
-    cells: Sequence[Settings],
-    path: Path,
-    head: Settings | None = None,
-    ceiling: float | None = None,
-) -> str:
-    """Write cells as a sweep in the format that the suffix names.
-
-    Args:
-        cells: The settings of each cell by the user's names, best first.
-        path: `.yaml` for a W&B sweep, `.txt` for a line of Hydra overrides a cell, `.json` for a
-            list of parameters that Optuna can enqueue.
-        head: The W&B sweep that the grid came from. All but its parameters is kept, and of these
-            the ranges to draw from.
-        ceiling: Learning rate at which a range of it ends; None leaves the range.
-
-    Returns:
-        A note for the user; empty if there is nothing to say.
-    """
-    if not cells:
-        return f"{path} is not written, because no cell is left."
-    if path.suffix not in (".yaml", ".yml"):
-        atomic_write(path, SWEEPS[path.suffix](cells))
-        return ""
-    ranges = _ranges(cells, head or {}, ceiling)
-    atomic_write(path, to_wandb(cells, head or {}, ranges))
-    rate = next((name for name in ranges if canonical(name) == ("recipe", "learning_rate")), None)
-    extra = math.prod(map(len, _values(cells).values())) - len(cells)
-    if rate is not None and ceiling is not None:
-        return (
-            f"In {path}, {rate} ends at {short(ceiling)}, the least rate not to exceed among the "
-            "cells that pass."
-        )
-    if rate is not None:
-        return f"{path} keeps the range of {rate}: rksp gives no rate not to exceed here."
-    if ranges or not extra:
-        return f"{path} keeps its ranges." if ranges else ""
-    return (
-        f"A W&B sweep is a product: {path} also lists {many(extra, 'combination')} "
-        f"outside the {len(cells)} cells. A .json or .txt file lists the cells alone."
-    )
-
-
-def to_wandb(
-    cells: Sequence[Settings], head: Settings, ranges: Mapping[str, Mapping[str, object]]
-) -> str:
-    """Return a W&B sweep with every value that a cell has.
-
-    Args:
-        cells: The settings of each cell.
-        head: The sweep that they came from. Names with dots are nested if its parameters are.
-        ranges: Definitions that stand in place of a list of values, by name.
-    """
-    parameters: dict[str, Any] = dict(cast(Any, head.get("parameters") or {}))
-    nested = any("parameters" in part for part in parameters.values())
-    parameters = {}
-    for name, values in _values(cells).items():
-        listed = {"value": values[0]} if len(values) == 1 else {"values": values}
-        place, *path = name.split(".") if nested else [name]
-        inner = parameters
-        while path:
-            inner = inner.setdefault(place, {}).setdefault("parameters", {})
-            place, *path = path
-        inner[place] = dict(ranges.get(name, listed))
-    sweep = {**head, "method": head.get("method", "grid"), "parameters": parameters}
-    return str(yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True))
-
-
-def _ranges(
-    cells: Sequence[Settings], head: Settings, ceiling: float | None
-) -> dict[str, Mapping[str, object]]:
-    """Return the ranges of a sweep's parameters; that of the learning rate ends at the ceiling.
-
-    A range that lies above the ceiling is left out, so that the cells' own rates are listed.
-    """
-    found: dict[str, Mapping[str, object]] = {}
-    for name, definition in flat_parameters(head.get("parameters") or {}).items():
-        axis = sweep_axis(name, definition)
-        if not isinstance(axis, Range) or not any(name in cell for cell in cells):
-            continue
-        is_rate = canonical(name) == ("recipe", "learning_rate")
-        if not is_rate or ceiling is None or "normal" in axis.kind or axis.high <= ceiling:
-            found[name] = definition
-        elif ceiling > axis.low:
-            # Bounds of W&B's log_uniform are natural exponents.
-            kind = str(definition.get("distribution"))
-            is_power = axis.kind == "log_uniform" and not kind.endswith("_values")
-            found[name] = {**definition, "max": math.log(ceiling) if is_power else ceiling}
-    return found
-
-
-def to_hydra(cells: Sequence[Settings]) -> str:
-    """Return a line of overrides for each cell, quoted as a shell reads them."""
-    rows = ((f"{name}={_hydra_value(value)}" for name, value in cell.items()) for cell in cells)
-    return "".join(f"{shlex.join(row)}\n" for row in rows)
-
-
-def _values(cells: Sequence[Settings]) -> dict[str, list[object]]:
-    found: dict[str, list[object]] = {}
-    for cell in cells:
-        for name, value in cell.items():
-            values = found.setdefault(name, [])
-            if value not in values:
-                values.append(value)
-    for values in found.values():
-        if all(isinstance(value, int | float) for value in values):
-            values.sort()
-    return found
-
-
-def _hydra_value(value: object) -> str:
-    """Write a value in the grammar of Hydra's overrides."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_hydra_value, value))}]"
-    if isinstance(value, Mapping):
-        inside = (f"{_hydra_value(k)}:{_hydra_value(v)}" for k, v in value.items())
-        return f"{{{','.join(inside)}}}"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if _PLAIN.match(value) and parse_yaml(value) == value:
-        return value
-    # A backslash is itself, except before a quote.
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value)
-    return f"'{escaped}'"
-
-
-SWEEPS: dict[str, Callable[..., str]] = {
-    ".yaml": to_wandb,
-    ".yml": to_wandb,
-    ".txt": to_hydra,
-    # A list of parameters, which `Study.enqueue_trial` takes one by one.
-    ".json": lambda cells: json.dumps([dict(cell) for cell in cells], indent=1) + "\n",
-}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 TABLES = (".csv", ".jsonl", ".ndjson")
-SUFFIXES = (*TABLES, *SWEEPS)
+SUFFIXES = (*TABLES, ".json")
 _CAN_BE_OFF = tuple(name for name, flag in flags_of(Recipe).items() if flag.zero_is_off)
 
 

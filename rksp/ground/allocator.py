@@ -33,7 +33,6 @@ def return_freed_memory() -> None:
 
 @contextlib.contextmanager
 def _tuned(inside: dict[int, int], after: dict[int, int]) -> Iterator[None]:
-    """Set parameters of mallopt inside and afterwards, when the memory goes back."""
     if (library := _glibc()) is None:
         yield
         return

@@ -88,7 +88,6 @@ def described(error: Exception) -> str:
 
 
 def _guarded(target: str, action: Callable[[], object]) -> object:
-    """Call foreign code; if it tries to end the program, raise an `InputError` instead."""
     try:
         return action()
     except (Exception, KeyboardInterrupt):

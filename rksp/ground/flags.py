@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
@@ -19,7 +19,7 @@ _POWERS = {"k": "e3", "K": "e3", "M": "e6", "B": "e9"}  # the letters of `count`
 _LARGEST = 10**15  # of a count
 
 
-def whole(value: Any) -> Any:
+def whole(value: object) -> object:
     """Read a count from `10000`, `10_000`, `1e4`, `10k`, `1.5M` or `1.3B`.
 
     Args:
@@ -40,7 +40,6 @@ def whole(value: Any) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Return the number that a text says; NaN if it says none."""
     power = _POWERS.get(text[-1:])
     try:
         return float(text[:-1] + power) if power else int(text)

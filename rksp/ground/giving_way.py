@@ -32,13 +32,10 @@ def give_way(name: str) -> None:
 
 def _found_elsewhere(name: str) -> ModuleSpec | None:
     """Return where else the name is found: in no checkout of rksp, this one or another."""
-    places = [place for place in sys.path if not _is_checkout(Path(place))]
+    marks = ("pyproject.toml", "rksp/__init__.py")  # of a checkout
+    places = [one for one in sys.path if not all(Path(one, mark).is_file() for mark in marks)]
     specs = (finder.find_spec(name, places) for finder in sys.meta_path)
     return next((spec for spec in specs if spec is not None), None)
-
-
-def _is_checkout(folder: Path) -> bool:
-    return (folder / "pyproject.toml").is_file() and (folder / "rksp" / "__init__.py").is_file()
 
 
 def _refuse(name: str, attribute: str) -> object:

@@ -58,7 +58,6 @@ def row_of(kind: type[_Row], settings: Mapping[str, Any], *, where: str) -> _Row
 
 @cache
 def _fields(kind: Any) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Return the fields that a row needs, and the words of each field that has a closed list."""
     names, missing = vars(sys.modules[kind.__module__]), dataclasses.MISSING
     every = [field for field in dataclasses.fields(kind) if field.init]
     needed = [f.name for f in every if f.default is missing and f.default_factory is missing]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
 
 # C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text or have no width,
 # and surrogates: these move the cursor, start a line, forge a log command, or hide the real text.
@@ -42,7 +41,7 @@ def has_control(text: str) -> bool:
     return one_line(text, limit=len(text) * 6 + 1) != text
 
 
-def safe_strings(value: object) -> Any:
+def safe_strings(value: object) -> object:
     """Make every string in JSON data printable and one line long, keys included."""
     if isinstance(value, str):
         return _safe(value)

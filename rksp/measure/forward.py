@@ -76,13 +76,7 @@ def _chosen(rows: Tensor) -> Tensor:
 
 
 class _Unread:
-    """A wide output that is not made yet: it is read once, some rows at a time.
-
-    Args:
-        name: Module path.
-        x: Input of the module, `[..., width]`.
-        out: Its output, `[..., columns]`.
-    """
+    """A wide output `[..., columns]` of an input x that is read once, some rows at a time."""
 
     def __init__(self, name: str, x: Tensor, out: Unmade) -> None:
         self.name, self.x, self.out = name, x.reshape(-1, x.shape[-1]), out
@@ -217,16 +211,13 @@ class ForwardWatch:
             square, low, high = unread.read()
             if self._bounded(unread.name, low, high):
                 self._respond(unread.name, unread.x[unread.chosen], square)
-        if not self.attention:
-            missing["attention"] = "the model computes no attention that rksp can read"
-        if not self.routers:
-            missing["routers"] = (
-                "no router was recognized among the modules"
-                if self.has_experts
-                else "the model has no experts"
-            )
-        if not self.aligned:
-            missing["aligned_response"] = "no linear layer took part"
+        has = "no router was recognized among the modules"
+        why = {
+            "attention": (self.attention, "the model computes no attention that rksp can read"),
+            "routers": (self.routers, has if self.has_experts else "the model has no experts"),
+            "aligned_response": (self.aligned, "no linear layer took part"),
+        }
+        missing |= {name: said for name, (found, said) in why.items() if not found}
         logs = list(map(math.log, self.aligned.values()))
         return ForwardStats(
             **output,
@@ -272,20 +263,16 @@ def _output_stats(
     missing: dict[str, str],
     unread: Sequence[_Unread] = (),
 ) -> dict[str, float | None]:
-    result: dict[str, float | None] = dict.fromkeys(("loss", "uniform_loss", "logit_std", "copied"))
+    names = ("loss", "uniform_loss", "logit_std", "copied")
     if logits is None or logits.dim() < 2 or logits.shape[-1] < 2:
-        missing["loss"] = missing["logit_std"] = "the model returns no logits"
-        return result
+        missing |= dict.fromkeys(("loss", "logit_std"), "the model returns no logits")
+        return dict.fromkeys(names)
     flat = logits.reshape(-1, logits.shape[-1])
     target = own = None
-    if labels is None:
-        missing["loss"] = "the probe has no labels"
-    elif labels.numel() != len(flat):
-        missing["loss"] = "the labels do not line up with the logits"
-    elif int(labels.max()) >= flat.shape[-1]:
-        missing["loss"] = "a label lies outside of the logits' classes"
+    if why := _no_loss(labels, flat):
+        missing |= {"loss": why}
     else:
-        target = labels.flatten().to(flat.device)
+        target = definite(labels).flatten().to(flat.device)
         own = _own_tokens(flat, tokens)
     spread = loss = cost = 0.0
     counted = 0
@@ -301,15 +288,21 @@ def _output_stats(
             counted += int(keep.sum())
             if own is not None:
                 cost += float(_copied(part, total, own[rows, None])[keep].sum())
-    result["uniform_loss"] = math.log(flat.shape[-1])
-    result["logit_std"] = _finite(spread / len(flat))
-    if target is not None and counted:
-        result["loss"] = _finite(loss / counted)
-        if result["loss"] is None:
-            missing["loss"] = LOGITS_NOT_FINITE
-        elif own is not None:
-            result["copied"] = _finite(cost / counted)
-    return result
+    mean = _finite(loss / counted) if counted else None
+    if counted and mean is None:
+        missing |= {"loss": LOGITS_NOT_FINITE}
+    copied = None if mean is None or own is None else _finite(cost / counted)
+    found = (mean, math.log(flat.shape[-1]), _finite(spread / len(flat)), copied)
+    return dict(zip(names, found, strict=True))
+
+
+def _no_loss(labels: Tensor | None, logits: Tensor) -> str:
+    if labels is None:
+        return "the probe has no labels"
+    if labels.numel() != len(logits):
+        return "the labels do not line up with the logits"
+    is_outside = int(labels.max()) >= logits.shape[-1]
+    return "a label lies outside of the logits' classes" if is_outside else ""
 
 
 def _chunks(whole: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
@@ -328,13 +321,7 @@ def _own_tokens(flat: Tensor, tokens: Tensor | None) -> Tensor | None:
 
 
 def _copied(part: Tensor, total: Tensor, own: Tensor) -> Tensor:
-    """Return the nats that the input tokens' own logits cost, `[rows]`, as in `ForwardStats`.
-
-    Args:
-        part: Logits, `[rows, classes]`.
-        total: Their log-sum-exp, `[rows]`.
-        own: The input token of each row, `[rows, 1]`.
-    """
+    """Return the nats that the input tokens' `own` logits cost, `[rows]`, as in `ForwardStats`."""
     share = (part.gather(1, own).squeeze(1) - total).double().exp()
     without = -torch.log1p(-share)
     if bool((most := share > _MOST).any()):  # the rest is round-off of the share

@@ -255,12 +255,11 @@ def _forward_stats(
     loss = float(output.loss)
     missing = {name: why for name, why in found.not_measured.items() if name != "loss"}
     if output.logits is None:
-        missing["logit_std"] = (
-            "the output is not known to be logits; the labelled runs minimized cross-entropies, in "
-            "nats"
-        )
+        unlike = "the output is not known to be logits; the labelled runs minimized "
+        missing |= {"logit_std": f"{unlike}cross-entropies, in nats"}
     if not math.isfinite(loss):
-        missing["loss"] = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
+        why = LOGITS_NOT_FINITE if found.non_finite else "the loss is not finite"
+        missing |= {"loss": why}
     return replace(found, loss=loss if math.isfinite(loss) else None, not_measured=missing)
 
 

@@ -262,7 +262,6 @@ def _read_weights(folder: Path, signature: Signature) -> tuple[Path, ...]:
 
 
 def _signature(files: Iterable[Path]) -> Signature:
-    """Return what changes when a file is written to, so that no file is read twice a process."""
     stats = [(file, file.stat()) for file in files]
     return tuple((str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in stats)
 
@@ -278,7 +277,6 @@ def _digest(signature: Signature) -> str:
 
 
 def _file_of_module(name: str) -> Path | None:
-    """Return the file of a module as `load_factory` would import it, without importing it."""
     places: list[str] | None = [*sys.path, str(Path.cwd())]
     found = None
     for count in range(1, name.count(".") + 2):
@@ -321,7 +319,6 @@ class Published:
 
 @cache
 def _text() -> tuple[str, str]:
-    """Return the table, and the same in small letters; both have a space around every id."""
     text = files("rksp.models").joinpath(_PUBLISHED).read_text("utf-8")
     return text, text.lower()
 

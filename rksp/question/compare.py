@@ -115,7 +115,6 @@ def _modes_kept(report: ScoreReport) -> str | None:
 
 
 def _settings(report: ScoreReport) -> dict[str, object]:
-    """Return what a report is about: its recipe, its model, and the past runs that it knows."""
     target, risk = report.target, deciding(report).risk
     learned = risk.learned if isinstance(risk, Estimate) else None
     return report.recipe.model_dump() | {

@@ -85,7 +85,6 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def _tracked(folder: Path) -> list[str] | None:
-    """Return the files of a folder that git does not ignore; None outside of a repository."""
     # A stranger's repository may name a program that watches its files: it is not started.
     quiet = ["-c", "core.fsmonitor=false"]
     asked = ["git", "-C", str(folder), *quiet, "ls-files", "-z", "-co", "--exclude-standard"]

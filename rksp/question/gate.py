@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,22 +208,23 @@ def summarized(report: ScoreReport) -> ScoreReport:
     """Return the report with its summary."""
     risk, rate, launch = deciding(report).risk, report.recipe.learning_rate, _launch(report)
     write = " --write" if report.next_command.startswith("rksp fix ") else ""
-    numbers = {n: risk.number(n) for n in ("probability_failed", "start_here", "likely_edge")}
-    first, ceiling = numbers["start_here"], risk.number("do_not_exceed")
+    first, ceiling = risk.number("start_here"), risk.number("do_not_exceed")
     why = next((one.message for one in issues(report)), report.verdict)
     if launch == "unknown" and rate is None:
         why = f"No learning rate was given{f'; start at {short(first, 2)}' if first else ''}."
     elif launch == "yes":
         why = f"{words.answer(report, risk)}."
     summary = SummaryReport(
-        **numbers,
+        probability_failed=risk.number("probability_failed"),
+        start_here=first,
+        likely_edge=risk.number("likely_edge"),
         launch=launch,
         learning_rate=rate,
         why=why[:_LONGEST],
         low=risk.number("probability_failed_low"),
         high=risk.number("probability_failed_high"),
         do_not_exceed=risk.published.highest if isinstance(risk, FromPublished) else ceiling,
-        edits=edits_of(report),
+        edits=edits_of(report.findings),
         next_command=f"{report.next_command}{write}"[:_LONGEST],
     )
     return report.model_copy(update={"summary": summary})
@@ -231,13 +232,14 @@ def summarized(report: ScoreReport) -> ScoreReport:
 
 def is_fixable(report: ScoreReport) -> bool:
     """Tell whether `rksp fix` helps: no launch, and the edit that matters most has a place."""
-    return _launch(report) in ("no", "caution") and any(edit.file for edit in edits_of(report)[:1])
+    first = edits_of(report.findings)[:1]
+    return _launch(report) in ("no", "caution") and any(edit.file for edit in first)
 
 
-def edits_of(report: ScoreReport) -> list[Edit]:
+def edits_of(findings: Iterable[Finding]) -> list[Edit]:
     """Return the edits of all findings but notes, one for each field: the most severe finding's."""
     found: dict[str, Edit] = {}
-    for finding in sorted(report.findings, key=lambda one: -one.severity):
+    for finding in sorted(findings, key=lambda one: -one.severity):
         if finding.level is not Level.NOTE:
             for edit in finding.edit:
                 found.setdefault(edit.field, edit)

@@ -101,21 +101,21 @@ def _trial(
     if is_sweep:
         changed |= {"sweep": True, "runs": None, "seeds": None}
     if recipe.precision == "fp8":
-        changed["precision"] = "bf16"  # rksp does not train in fp8
+        changed |= {"precision": "bf16"}  # rksp does not train in fp8
     if target.task == _TEXTS and not has_data:
-        changed["data"] = "EXAMPLES"  # with labels, of which rksp has none
+        changed |= {"data": "EXAMPLES"}  # with labels, of which rksp has none
     if target.start.kind == "elsewhere":  # the weights are not at hand
         if not is_sweep:
             return None
-        changed["target"] = "CHECKPOINT"
-        if typed != target.name:
-            changed["recipe_file"] = typed
+        changed |= {"target": "CHECKPOINT"} | (
+            {"recipe_file": typed} if typed != target.name else {}
+        )
     elif size > MAX_TRAINED and not target.start.is_stored and target.kind in _SHRINKS:
         changed |= {"shrink": True, "overrides": None, "max_params": None}
     elif size > _MOST_TRAINED:
         return None
     elif size > MAX_TRAINED:
-        changed["max_params"] = f"{math.ceil(size / 1e6)}e6"
+        changed |= {"max_params": f"{math.ceil(size / 1e6)}e6"}
     return Step(command="confirm", changed=changed)
 
 

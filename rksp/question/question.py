@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rksp.documents.terms import Terms
 from rksp.question.run import Run
-from rksp.recipe_files.said.origin import DECISIVE, Origin, OriginKind
+from rksp.recipe_files.said.origin import DECISIVE, OriginKind
 
 if TYPE_CHECKING:  # a run is read without what measures a model
     from rksp.assessment.evidence import Evidence
@@ -83,28 +83,6 @@ class Question:
             kinds = ("random", "trained")
             why = f"they start from {kinds[not tunes]} weights, the target from {kinds[tunes]} ones"
         return replace(self, classifier=model, own_runs=read, unlearned=why)
-
-    def applying(self, levers: Sequence[str]) -> Question:
-        """Return the question about the run with levers, such as `["qk_norm", "warmup=500"]`.
-
-        Raises:
-            InputError: A lever is unknown, or cannot be applied to this run.
-        """
-        if not levers:
-            return self
-        from rksp.assessment.levers import apply_levers
-        from rksp.models.declared import Declared
-
-        applied = apply_levers(
-            levers,
-            Declared(self.source.config, self.source.task),
-            self.run.recipe,
-            start=self.source.start,
-            model=self.classifier,
-        )
-        said = {n: Origin(kind=OriginKind.FLAG, text=text) for n, text in applied.said.items()}
-        run = replace(self.run, recipe=applied.recipe, origins={**self.run.origins, **said})
-        return replace(self, run=run, classifier=applied.model)
 
     def remembering(self) -> Question:
         """Return the question that shares what the classifier estimates with others of its kind."""
@@ -200,6 +178,8 @@ class Question:
         if self.source.missing:
             unknown["model"] = f"the model is not known: {self.source.missing.rstrip('.')}"
         more |= {"classifier": self.classifier, "terms": self.terms, "unknown": unknown}
+        batch = self.run.origins.get("batch_size")
+        more["has_devices"] = batch is None or "devices" not in batch.assumes
         more["alternatives"] = [] if unknown else self.run.alternatives()
         return judge(evidence, self.run.recipe, **more)
 

@@ -89,8 +89,8 @@ class Run:
             InputError: A field is unknown or out of range.
         """
         recipe = Recipe.parse(fields, flags)
-        named = flags or {}
-        said = {name: named.get(name, "given") for name in _fields(fields)}
+        names, named = (field_of(Recipe, name) for name in fields), flags or {}
+        said = {name: named.get(name, "given") for name in names}
         return cls(target=target, recipe=recipe, origins=origins_of_flags(recipe, said))
 
     @classmethod
@@ -128,19 +128,20 @@ class Run:
             is_run_file(target) or (trainer is not None and Path(target).is_file())
         )
         if file is None and not is_target:
+            run = cls.typed(target, fields, flags)
             for given, why in (
                 (devices, "--devices needs a run file"),
                 (trainer, "--as needs a run file"),
-                (_fields(fields).get("rows"), "--rows makes steps of a run file's epochs"),
+                (run.recipe.rows, "--rows makes steps of a run file's epochs"),
             ):
                 if given is not None:
                     raise InputError(f"{why}; give --recipe FILE.")
-            return cls.typed(target, fields, flags)
+            return run
         from rksp.recipe_files.registry import read_recipe_file
 
-        read = read_recipe_file(
-            file or Path(target), trainer=trainer, devices=devices, given=_fields(fields)
-        )
+        typed = {field_of(Recipe, name): value for name, value in fields.items()}
+        path = file or Path(target)
+        read = read_recipe_file(path, trainer=trainer, devices=devices, given=typed)
         unknown = [str(one) for one in read.unread if not (one.why or one.value)]
         if strict and unknown:
             raise InputError(f"{read.path}: {'; '.join(unknown)} (--strict).")
@@ -233,10 +234,8 @@ class Run:
         unread = () if self.read_file is None else self.read_file.unread
         return [f"{self.file}: {one}." for one in unread]
 
-    def starting(self, is_pretrained: bool | None) -> Run:
-        """Return the run that starts as a person typed; None leaves it to file and target."""
-        if is_pretrained is None:
-            return self
+    def starting(self, *, is_pretrained: bool) -> Run:
+        """Return the run that starts as a person typed, whatever file and target say."""
         typed = ("scratch", "--from-scratch"), ("elsewhere", "--pretrained")
         kind, because = typed[is_pretrained]
         return replace(self, said=Start(kind=kind, because=because))
@@ -388,7 +387,3 @@ def holds_a_run(name: str) -> bool:
     rate = next((one for one in read.fields if one.name == "learning_rate"), None)
     is_set = rate is not None and rate.origin.kind in (OriginKind.FILE, OriginKind.COMPUTED)
     return is_set and (read.target is not None or read.understood > 1)
-
-
-def _fields(fields: Mapping[str, object]) -> dict[str, object]:
-    return {field_of(Recipe, name): value for name, value in fields.items()}

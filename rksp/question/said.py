@@ -55,7 +55,8 @@ def odds(risk: Estimate | CertainFailure) -> str:
 def diverging(risk: Estimate | CertainFailure) -> str:
     """Return how likely the run diverges, and which ending is likelier; empty if not told."""
     chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)} ({risk.feared})"
+    ending = f" ({risk.feared})" if risk.feared else ""
+    return "" if chance is None else f", P(diverged) {percent(chance)}{ending}"
 
 
 def margin(report: ScoreReport, risk: Answer) -> str:

@@ -12,10 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from rksp.ground.errors import InputError
 from rksp.ground.flags import COUNT, Flag, checked, field_of, whole
 from rksp.ground.model import Finite
+from rksp.recipe.optimizers.groups import groups_of
 from rksp.recipe.optimizers.makers import MuonScale as MuonScale
 from rksp.recipe.optimizers.table import OPTIMIZERS, optimizer_of_class, optimizer_spec
 
 if TYPE_CHECKING:
+    import torch
+
     Optimizer = str  # a checker of types cannot read the table
 else:
     Optimizer = Literal[tuple(spec.name for spec in OPTIMIZERS)]
@@ -78,12 +81,11 @@ def _optimizer(value: object) -> object:
     return value.__name__ if spec is None else spec.name
 
 
-def in_steps(fields: Mapping[str, object], steps: object) -> dict[str, object]:
-    """Convert a warm-up between 0 and 1, a share of the run as in `TrainingArguments`, to steps."""
-    share, whole = fields.get("warmup_steps"), fields.get("max_steps", steps)
-    if isinstance(share, float) and 0 < share < 1 and isinstance(whole, int | float):
-        return {**fields, "warmup_steps": round(share * whole)}
-    return dict(fields)
+def in_steps(warmup: object, run: object) -> object:
+    """Return a warm-up in steps; between 0 and 1 it is a share of the run, as with Hugging Face."""
+    if isinstance(warmup, float) and 0 < warmup < 1 and isinstance(run, int | float):
+        return round(warmup * run)
+    return warmup
 
 
 def _sane_rate(value: object) -> object:
@@ -93,15 +95,16 @@ def _sane_rate(value: object) -> object:
     return value
 
 
-def _entries(value: object) -> Any:
+def _entries(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return () if value is None else value
 
 
-def _ramp(value: object) -> Any:
+def _ramp(value: object) -> object:
     if isinstance(value, str):
-        return tuple(tuple(part.split(":", 1)) for part in _entries(value))
+        parts = (part.strip() for part in value.split(",") if part.strip())
+        return tuple(tuple(part.split(":", 1)) for part in parts)
     return () if value is None else value
 
 
@@ -360,7 +363,9 @@ class Recipe(Finite):
             if field in known:
                 raise InputError(f"The recipe names {field} twice; leave out {name!r}.")
             known[field] = value
-        known = in_steps(known, cls.model_fields["max_steps"].default)
+        if (warmup := known.get("warmup_steps")) is not None:
+            run = known.get("max_steps", cls.model_fields["max_steps"].default)
+            known |= {"warmup_steps": in_steps(warmup, run)}
         return checked(cls, known, noun="recipe", sources=sources)
 
     def learning_rate_at(self, step: int) -> float:
@@ -474,13 +479,15 @@ def _late_share(schedule: tuple[tuple[str, Any], ...]) -> float:
     return sum(shares) / count / reached
 
 
-def fields_of(optimizer: Any) -> dict[str, object]:
+def fields_of(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """Return the fields of a recipe that an optimizer of torch shows in its first group."""
-    group, spec = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
-    fields: dict[str, object] = {} if spec is None else {"optimizer": spec.name}
-    if isinstance(group.get("betas"), tuple | list):
-        fields["adam_beta1"], fields["adam_beta2"] = (float(b) for b in group["betas"][:2])
-    for name, field in (("weight_decay", "weight_decay"), ("momentum", "momentum")):
-        if isinstance(group.get(name), int | float):
-            fields[field] = float(group[name])
-    return fields
+    group, spec = next(groups_of(optimizer)), optimizer_of_class(type(optimizer))
+    betas = group.betas or (None, None)
+    fields = {
+        "optimizer": None if spec is None else spec.name,
+        "adam_beta1": betas[0],
+        "adam_beta2": betas[1],
+        "weight_decay": group.weight_decay,
+        "momentum": group.momentum,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -51,7 +51,6 @@ class Number(str):
     path: str
 
     def __html__(self) -> str:
-        """Return an element with the number and its place."""
         return Markup('<data value="{!r}" data-path="{}">{}</data>').format(
             self.value, self.path, str(self)
         )
@@ -61,7 +60,6 @@ class Code(str):
     """Text that is shown as code: a name, a command."""
 
     def __html__(self) -> str:
-        """Return an element of code."""
         return Markup("<code>{}</code>").format(str(self))
 
 

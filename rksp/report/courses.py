@@ -119,7 +119,6 @@ def sketch(curve: Curve, onset: float | None, width: int = _WIDE, height: int = 
 
 
 def _between(column: int, x: int, y: int, to: int, end: int) -> int:
-    """Return the row of a straight line at a column, held at its ends."""
     share = 1.0 if to <= x else min(1.0, (column - x) / (to - x))
     return round(y + share * (end - y))
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rksp.documents.options import MeasureOptions
 from rksp.documents.score import (
@@ -69,14 +68,15 @@ def diff(
         ArtifactError: A file is neither a report nor a run file.
     """
     old, new = (_Side.of(one) for one in (a, b))
-    more: dict[str, Any] = {}
+    more: dict[str, object] = {}
     if old.question is not None or new.question is not None:
         old, new = old.asked_again(), new.asked_again()
         more = {"target": (old.name, new.name)}
     changed = compare(old.report, new.report)
     if more:
-        more["effects"] = list(_effects(old, new, changed.settings))
-        more["notes"] = [*changed.notes, *(_LOST for one in (old, new) if one.question is None)]
+        lost = (_LOST for one in (old, new) if one.question is None)
+        effects = list(_effects(old, new, changed.settings))
+        more |= {"effects": effects, "notes": [*changed.notes, *lost]}
     gate = judge(Gate.parse(fail_on), new.report, changed)
     return DiffReport.of(changed, gate=gate, **more)
 
@@ -137,7 +137,6 @@ def _stored(file: Path) -> ScoreReport:
 
 
 def _effects(old: _Side, new: _Side, settings: Collection[str]) -> Iterator[EffectReport]:
-    """Yield the effect of each difference on the old run, then of all; none without both runs."""
     if old.question is None or new.question is None:
         return
     before, after = figures_of(old.report), figures_of(new.report)

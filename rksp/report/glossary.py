@@ -119,13 +119,13 @@ def described(kind: type[Document]) -> dict[str, Any]:
     }
 
 
-def _parts(of: type[Any]) -> Iterator[type[Any]]:
+def _parts(of: type[object]) -> Iterator[type[object]]:
     yield of
     for one in of.__subclasses__():
         yield from _parts(one)
 
 
-def _said(part: type[Any]) -> dict[str, str]:
+def _said(part: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in reversed(part.__mro__):
         text = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2]

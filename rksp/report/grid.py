@@ -12,6 +12,7 @@ from rksp.documents.base import GateReport
 from rksp.documents.finding import LEVELS
 from rksp.documents.grid import FAILED, GridReport, Record, RiskMap
 from rksp.documents.terms import Gate
+from rksp.documents.verdict import Verdict
 from rksp.grid.table import ANSWERS, JUDGED, axes_of, best_safe, heat_map, to_csv, where
 from rksp.ground.text import many, short, words
 from rksp.recipe_files.columns import canonical
@@ -46,6 +47,7 @@ _NOT_SETTINGS = words(
     "position model reasons findings failure message verdict start_here start_excess start_failed "
     "do_not_exceed expected_excess lever lever_factor"
 )
+_ANSWERED = ("probability_", "likely_")
 
 
 def grid_report(
@@ -122,7 +124,8 @@ class Settings:
     def __init__(self, report: GridReport) -> None:
         cells = [*report.cells, *report.hidden]
         known: set[str] = set().union(*(cell.columns for cell in cells))
-        told = [n for n in known if _is_setting(n) and (n in report.axes or n[:4] != "set.")]
+        answers = {n for n in known if n in _NOT_SETTINGS or n.startswith(_ANSWERED)}
+        told = [n for n in known - answers if n in report.axes or n[:4] != "set."]
         varied = [name for name in told if _varies(name, cells)]
         fields = {name: canonical(name)[1] for name in varied}
         own = [name for name in varied if fields[name] == name or fields[name] not in known]
@@ -163,7 +166,6 @@ def word(value: object) -> str:
 
 
 def _varies(name: str, cells: Iterable[Record]) -> bool:
-    """Tell whether cells have two values of a setting, as they are printed."""
     values = [value for cell in cells if (value := cell.get(name)) is not None]
     if not values or (values.count(values[0]) == len(values) and len(set(map(type, values))) == 1):
         return False
@@ -172,10 +174,6 @@ def _varies(name: str, cells: Iterable[Record]) -> bool:
         (type(value) is not type(first) or value != first) and str(value) != str(first)
         for value in values
     )
-
-
-def _is_setting(name: str) -> bool:
-    return name not in _NOT_SETTINGS and not name.startswith(("probability_", "likely_"))
 
 
 def blocks(report: GridReport) -> list[page.Block]:
@@ -221,11 +219,12 @@ def _title(report: GridReport, setting: Settings) -> page.Title:
 
 def _counted(report: GridReport) -> page.Verdict:
     counts, total = report.counts, report.cells_in_grid
-    unanswered = total - counts["ok"] - counts["caution"] - counts["risk"]
-    lost = unanswered - counts["cannot tell"]
+    ok, caution, risk = (counts[word] for word in ANSWERS)
+    unanswered = total - ok - caution - risk
+    lost = unanswered - counts[Verdict.CANNOT_TELL]
     rows = [
-        ("Caution", str(counts["caution"]), "above X, or a warning names a documented cause"),
-        ("Risk", str(counts["risk"]), "P(failed) at or above the bar"),
+        ("Caution", str(caution), "above X, or a warning names a documented cause"),
+        ("Risk", str(risk), "P(failed) at or above the bar"),
     ]
     if unanswered:
         told = f"{unanswered - lost} cannot tell, {lost} without a result"
@@ -233,7 +232,7 @@ def _counted(report: GridReport) -> page.Verdict:
     return page.Verdict(
         verdict=report.verdict,
         headline=_HEADLINES[report.verdict],
-        odds=("settings are ok", f"{counts['ok']:,} of {total:,}"),
+        odds=("settings are ok", f"{ok:,} of {total:,}"),
         blocks=[page.Table(("Verdict", "Cells", "Meaning"), rows, look="figures")],
     )
 
@@ -260,7 +259,7 @@ def _best(report: GridReport, setting: Settings, everything: list[Record]) -> pa
             rows.append([page.Code(model), _no_setting(model, everything), page.MISSING, ""])
         else:
             told = "; ".join(filter(None, (by_level(cell), assumed_run(report, cell))))
-            odds = _odds(*(page.written(cell.get(name), page.PERCENT) for name in _CHANCE))
+            odds = _odds(*(page.written(getattr(cell, name), page.PERCENT) for name in _CHANCE))
             rows.append([page.Code(model), setting(cell), odds, told])
     head = ("Model", "Setting", "P(failed)", "Findings")
     return page.Section("Best safe setting of each model", [page.Table(head, rows)], hint=_SAFE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -27,7 +27,7 @@ def render(document: Document) -> str:
     )
 
 
-def page(template: str, document: dict[str, Any], **content: object) -> str:
+def page(template: str, document: Mapping[str, object], **content: object) -> str:
     """Fill a template; escape everything but `Markup`, as configurations may be hostile."""
     environment = Environment(
         loader=PackageLoader("rksp.report"),

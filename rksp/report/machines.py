@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
 
@@ -274,19 +274,18 @@ def _rule(issue: Finding) -> dict[str, object]:
 
 
 def _markdown(text: str) -> str:
-    """Show a command as code, and escape what Markdown would read as markup."""
     if text.startswith("rksp explain"):
         return f"`{text}`"
     return "".join(f"\\{c}" if c in "\\`*_[]<>|~" else c for c in text)
 
 
 def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
-    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(found.subject, safe="/")}}
-    line = 1
-    if issue.key in found.places:
-        file, line = found.places[issue.key]
-        physical["artifactLocation"] = _artifact(file)
-    physical["region"] = {"startLine": line}
+    file, line = found.places.get(issue.key, ("", 1))
+    whole = {"uri": quote(found.subject, safe="/")}
+    physical = {
+        "artifactLocation": _artifact(file) if issue.key in found.places else whole,
+        "region": {"startLine": line},
+    }
     logical = {"fullyQualifiedName": issue.layer or found.subject, "kind": "module"}
     result: dict[str, object] = {
         "ruleId": issue.code,
@@ -297,9 +296,10 @@ def _result(found: Listing, issue: Finding, rule: int) -> dict[str, object]:
         "partialFingerprints": {"rkspIssue/v1": found.fingerprint(issue)},
     }
     if changes := [_change(edit) for edit in issue.edit if edit.file is not None]:
-        result["fixes"] = [{"description": {"text": issue.fix}, "artifactChanges": changes}]
+        fix = {"description": {"text": issue.fix}, "artifactChanges": changes}
+        result |= {"fixes": [fix]}
     if issue.key in found.states:
-        result["baselineState"] = _STATES[found.states[issue.key]]
+        result |= {"baselineState": _STATES[found.states[issue.key]]}
     return result
 
 
@@ -422,10 +422,10 @@ def _cell_case(report: GridReport, cell: Record, name: str) -> Case:
 def suite(name: str, cases: Sequence[Case], seconds: float) -> str:
     """Return a document with one suite."""
     ended = Counter(case.outcome for case in cases)
-    counts = {"tests": len(cases), "failures": ended["failure"], "errors": ended["error"]}
-    shared = {key: str(value) for key, value in counts.items()}
+    failures, errors, skipped = (str(ended[one]) for one in ("failure", "error", "skipped"))
+    shared = {"tests": str(len(cases)), "failures": failures, "errors": errors}
     root = ElementTree.Element("testsuites", {"name": "rksp"} | shared)
-    more = {"skipped": str(ended["skipped"]), "time": f"{seconds:.3f}"}
+    more = {"skipped": skipped, "time": f"{seconds:.3f}"}
     top = ElementTree.SubElement(root, "testsuite", {"name": _clean(name)} | shared | more)
     for case in cases:
         named = {"classname": f"rksp.{_clean(name)}", "name": _clean(case.name)}

@@ -50,7 +50,6 @@ def _drawn(block: page.Block) -> Iterator[str]:
 
 
 def _tabled(table: page.Table) -> str:
-    """Return a pipe table of the columns that say something, and how many rows are left out."""
     kept = table.shown
     rows = [[_text(row[n]) for n in kept] for row in table.rows[:_MOST]]
     if table.look == "items":

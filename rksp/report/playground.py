@@ -135,7 +135,6 @@ def formulas() -> str:
 
 
 def _facts(name: str) -> Mapping[str, object]:
-    """Return the facts of an optimizer that the columns depend on."""
     spec = optimizer_spec(optimizer_spec(name).counts_as or name)
     facts = ("has_memories", "looks_ahead", "has_scales", "is_adam_kin")
     found = {fact: getattr(spec, fact) for fact in facts}

@@ -99,6 +99,7 @@ _BECAME = {
     "collapsed": "Its reward collapsed",
     "overfit": "It overfitted",
     "cannot_tell": "Too few values to tell",
+    "alarmed": "Its loss did not fail, and the watch raised an alarm",
 }
 
 
@@ -160,7 +161,6 @@ def history_blocks(history: HistoryReport, number: page.Numbers) -> list[page.Bl
 
 
 def _notes(history: HistoryReport) -> Iterator[str]:
-    """Yield what each ladder shows, what contradicts what, and what was left out."""
     for number, ladder in enumerate(history.ladders, start=1):
         is_told = ladder.likely_edge is not None or ladder.untold
         found = [_edge(ladder)] if _is_ladder(ladder) and is_told else []

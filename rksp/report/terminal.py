@@ -89,7 +89,6 @@ class Columns:
     places: Sequence[int]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines that the width holds."""
         table, places = self.table, self.places
         rows = [[_cell(table, row[n]) for n in places] for row in table.rows]
         lines = [[table.head[n] for n in places], *rows]
@@ -136,7 +135,6 @@ class Line:
     is_command: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the line in pieces that the width holds."""
         room = options.max_width - self.indent
         parts: Sequence[Text] = [self.text]
         if cell_len(self.text.plain) > room:

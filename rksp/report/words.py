@@ -215,12 +215,6 @@ def levers(risk: FromEdge) -> str:
     return f"would raise the edge: {'; '.join(shown)}" if risk.levers else ""
 
 
-def applied(risk: Answer) -> str:
-    """Say which levers the answer counts with; empty if none."""
-    names = risk.applied if isinstance(risk, FromEdge) else []
-    return f"with {', '.join(names)} applied" if names else ""
-
-
 def cost(report: documents.ScoreReport, risk: Answer) -> str:
     """Say what a rate that is too low costs: `0.26 nats more than at S`; empty if little."""
     own = report.recipe.learning_rate

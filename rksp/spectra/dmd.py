@@ -321,7 +321,6 @@ def _measure(
 
 
 def _sums(states: DistinctStates) -> tuple[float, float, float, float]:
-    """Return the squares of centered updates and inputs, then of those that are not centered."""
     difference = states.y - states.x
     update, given = float(np.vdot(difference, difference)), float(np.vdot(states.x, states.x))
     shift = states.y_mean - states.x_mean

@@ -28,7 +28,6 @@ class Tier(IntEnum):
         return cls[name.upper()]
 
     def __str__(self) -> str:
-        """Return the name in lower case."""
         return self.name.lower()
 
 
@@ -85,7 +84,8 @@ def extract(
     if gradient is not None:
         tier = Tier.GRADIENT
         found |= {"grad_norm": _log(gradient.grad_norm), "grad_rms": _log(gradient.grad_rms)}
-    return Features(values={name: _number(found.get(name)) for name in FEATURES}, tier=tier)
+    known = {n: value for n, value in found.items() if value is not None and math.isfinite(value)}
+    return Features(values={n: float(known.get(n, math.nan)) for n in FEATURES}, tier=tier)
 
 
 def _of_spectra(spectra: SpectralProfile) -> dict[str, float | None]:
@@ -141,10 +141,6 @@ def _of_forward(forward: ForwardStats) -> dict[str, float | None]:
 
 def _log(value: float | None) -> float | None:
     return math.log10(value) if value is not None and 0 < value < math.inf else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None or not math.isfinite(value) else float(value)
 
 
 UNMEASURED = extract()  # of a model that was not built

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rksp.documents.shown import Collected
 from rksp.documents.spectrum import VARIANTS, SpectralProfile
@@ -75,7 +75,6 @@ def _blocks_do(spectra: SpectralProfile, seen: Collected) -> str:
 
 
 def _chosen(fitted: Fitted, count: int) -> Collection[int]:
-    """Return the positions of the blocks whose spectra are fitted, evenly from first to last."""
     if fitted == "none" or not count:
         return ()
     if fitted == "all" or count <= _SOME:
@@ -154,5 +153,5 @@ def profile(
             notes = (*notes, _blocks_do(fitted_ones, seen))
         if 0 < len(chosen) < count:
             notes = (*notes, f"The spectra are those of {len(chosen)} of {count} blocks.")
-        found: dict[str, Any] = {one.name: getattr(seen, one.name) for one in fields(seen)}
-        return Profile(**found | {"notes": notes, "spectra": fitted_ones})
+        found = {one.name: getattr(seen, one.name) for one in fields(seen)}
+        return Profile(**{**found, "notes": notes, "spectra": fitted_ones})

@@ -121,7 +121,6 @@ class Reference:
         return 1.0 if self.spread is None else self.spread
 
     def __str__(self) -> str:
-        """Say what a model that knows nothing has."""
         if self.spread is not None:
             return f"the mean of the targets as every answer gives {self.spread:.3g}"
         return f"a model that knows nothing has {self.nothing:.3g} (ln {self.classes})"
@@ -231,7 +230,6 @@ class Expected:
         return self._symptom("does_not_continue", self.before, f"{text}: it does not continue")
 
     def _jumps(self, of: Reference, settled: int | None) -> Finding | None:
-        """Compare the newest losses with those just before."""
         if self.step < 2 * SMOOTH + _IN_A_ROW:
             return None
         before, new = self.losses[-64 - _IN_A_ROW : -_IN_A_ROW], self.losses[-_IN_A_ROW:]
@@ -246,7 +244,6 @@ class Expected:
         return self._symptom("jump", level, text)
 
     def _rises(self, of: Reference, settled: int | None) -> Finding | None:
-        """Compare the smoothed loss with its own minimum, and with knowing nothing."""
         if self.step + 1 < SMOOTH:
             return None
         now = self.smooth()
@@ -317,7 +314,6 @@ class Expected:
         return self._symptom("too_good", of.pairs, text)
 
     def _behind(self, of: Reference, settled: int | None) -> Finding | None:
-        """Compare with earlier runs of the same command, as many targets into them."""
         if self.step % 10 or self.step < 2 * _LASTS or self.before is not None:
             return None
         ends = [end for run in self.siblings if (end := run.at(self.seen)) is not None]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -46,7 +46,7 @@ class Use:
     """
 
     path: str
-    module: Any
+    module: nn.Module
     parameter: nn.Parameter
     is_transposed: bool = False
     is_head: bool = False
@@ -159,9 +159,10 @@ class OutputChange:
             x, y = self._spaced(x, examples), self._spaced(y, examples)
             x, shape = at_least_float(x), (-1, *[1] * (y.dim() - 2))
         else:
-            width = () if isinstance(module, nn.Embedding) else tuple(x.shape[-1:])
+            is_table = isinstance(module, nn.Embedding)
+            width = () if is_table else tuple(x.shape[-1:])
             x, y = x.reshape(-1, *width), y.reshape(-1, y.shape[-1])
-            if len(x) != len(y) and type(module).forward in _NATIVE:
+            if len(x) != len(y) and (is_table or type(module).forward in _NATIVE):
                 return
             x, y = self._spaced(x, left), self._spaced(y, left)
         if type(module).forward in _NATIVE or type(module).__name__ == "Conv1D":
@@ -174,6 +175,8 @@ class OutputChange:
             with torch.autocast(x.device.type, enabled=False):
                 weight = at_least_float(gathered(use.parameter))
                 if width and width[0] != weight.shape[-2 if use.is_transposed else -1]:
+                    return
+                if is_table and not _are_rows(weight, x, y):
                     return
                 y = use.product(weight, x)
         use.sampled.append((None, x, y))
@@ -280,6 +283,14 @@ class OutputChange:
             before = found.get(use.parameter)
             found[use.parameter] = rows if before is None else torch.fmax(before, rows)
         return found
+
+
+def _are_rows(weight: Tensor, x: Tensor, y: Tensor) -> bool:
+    """Tell whether y are the rows of tokens x, scaled or not; tables of positions count them."""
+    if x.is_floating_point() or int(x.max()) >= len(weight):
+        return False
+    rows, seen = F.normalize(weight[x]), F.normalize(at_least_float(y))
+    return torch.allclose(rows, seen.to(rows), atol=0.01)
 
 
 def _multiplies(module: nn.Module, name: str) -> bool:

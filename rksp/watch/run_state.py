@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -30,7 +29,7 @@ class RunState:
 
     step: int
     model: dict[str, Tensor]
-    optimizer: dict[Tensor, dict[str, Any]]
+    optimizer: dict[Tensor, dict[str, object]]
 
     @classmethod
     @torch.no_grad()
@@ -40,7 +39,10 @@ class RunState:
             step=step,
             model={name: _copied(tensor) for name, tensor in _tensors(model).items()},
             optimizer={
-                parameter: {key: _copied(value) for key, value in state.items()}
+                parameter: {
+                    key: _copied(value) if isinstance(value, Tensor) else value
+                    for key, value in state.items()
+                }
                 for part in optimizer_parts(optimizer)
                 for parameter, state in part.state.items()
             },
@@ -66,7 +68,6 @@ class RunState:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers, including those that checkpoints leave out."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -75,8 +76,8 @@ def optimizer_parts(optimizer: Optimizer | None) -> tuple[Optimizer, ...]:
     return () if optimizer is None else tuple(getattr(optimizer, "parts", (optimizer,)))
 
 
-def _copied(value: object) -> Any:
-    return local(value).to("cpu", copy=True) if isinstance(value, Tensor) else value
+def _copied(tensor: Tensor) -> Tensor:
+    return local(tensor).to("cpu", copy=True)
 
 
 class Checkpoints:

@@ -1,4 +1,4 @@
-"""Levers in an answer: which are named, with which size, and what `--apply` does."""
+"""Levers in an answer: which are named, and with which size."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from rksp.classifiers.levers.effects import load_lever_table
 from rksp.grid.group import Options
 from rksp.grid.plan import read_plan
 from rksp.grid.store import GridStore
-from rksp.ground.errors import InputError
 from rksp.question.gate import deciding
 from rksp.report import words
 from rksp.report.formats import render, rendering
 
 RECIPE = {"learning_rate": 6e-3, "warmup_steps": 100, "max_steps": 1000}
 TABLE = lever_table(qk_norm=0.5, warmup=0.3, z_loss=0.2, clip=0.1, batch=0.9, kss=-0.9)
-NAMES = ["qk_norm", "z_loss", "warmup"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +38,8 @@ def printed(report, form: str) -> str:
     return console.file.getvalue()
 
 
-def scored(target: str = "gpt2", apply=(), **recipe: object):
-    return rksp.score(target, recipe={**RECIPE, **recipe}, apply=apply, evidence="config")
+def scored(target: str = "gpt2", **recipe: object):
+    return rksp.score(target, recipe={**RECIPE, **recipe}, evidence="config")
 
 
 def names(result) -> list[str]:
@@ -122,57 +120,17 @@ def test_a_cell_of_a_grid_has_what_the_score_says(tmp_path) -> None:
 def test_a_part_that_the_model_of_the_edge_knows_is_sized_by_it(monkeypatch) -> None:
     known = lever_table(parallel=0.9)
     monkeypatch.setattr("rksp.assessment.levers.load_lever_table", lambda: known)
-    plain = scored()
-    (named,) = plain.levers
-    applied = scored(apply=["parallel"])
-    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
+    (named,) = scored().levers
     assert named.factor != pytest.approx(10**0.9, rel=0.02)
     assert scored("gpt_neox").levers == []  # its blocks are parallel
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_named_size_is_what_applying_the_lever_shows(name) -> None:
+def test_the_named_size_is_what_the_changed_recipe_shows() -> None:
     plain = scored()
-    (named,) = (lever for lever in plain.levers if lever.name == name)
-    applied = scored(apply=[name])
-    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
-    assert applied.applied == [name] and name not in names(applied)
-    assert applied.probability_failed < plain.probability_failed
-
-
-def test_a_lever_of_the_recipe_goes_through_the_recipe() -> None:
-    applied = scored(apply=["warmup=500"])
-    assert applied.recipe.warmup_steps == 500
-    assert applied.likely_edge == scored(warmup_steps=500).likely_edge
-    assert applied.report.recipe_origins["warmup_steps"].text == "--apply warmup=500"
-
-
-def test_a_shift_that_the_model_does_not_know_widens_its_answer() -> None:
-    plain, applied = scored(), scored(apply=["qk_norm"])
-    moved = applied.likely_edge / plain.likely_edge
-    assert applied.do_not_exceed / plain.do_not_exceed < moved
-    assert applied.recipe == plain.recipe
-
-
-@pytest.mark.parametrize(
-    ("asked", "target", "said"),
-    [
-        ("qk_nrm", "gpt2", "did you mean qk-norm"),
-        ("qk_norm", "qwen3", "normalized already"),
-        ("qk_norm=3", "gpt2", "takes no value"),
-        ("clip=0.7", "gpt2", "one value only"),
-        ("warmup=many", "gpt2", "warmup"),
-        ("untied", "gpt2", "not measured in enough families"),
-    ],
-)
-def test_a_lever_that_cannot_be_applied_is_refused(asked, target, said) -> None:
-    with pytest.raises(InputError, match=said):
-        scored(target, apply=[asked])
-
-
-def test_levers_of_trained_weights_are_refused() -> None:
-    with pytest.raises(InputError, match="random weights"):
-        scored(apply=["qk_norm"], peft="lora")
+    (named,) = (lever for lever in plain.levers if lever.name == "warmup")
+    longer = scored(warmup_steps=300)
+    assert longer.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
+    assert longer.probability_failed < plain.probability_failed
 
 
 def test_every_page_says_what_would_raise_the_edge() -> None:
@@ -200,16 +158,6 @@ def test_a_run_file_is_answered_in_its_own_words(tmp_path, capsys) -> None:
     assert warmup["change"] == "(warmup_steps: 300)"
 
 
-def test_the_command_line_applies_levers_and_refuses_unknown_ones(capsys) -> None:
-    asked = ["score", "gpt2", "--lr", "6e-3", "--warmup-steps", "100", "--evidence", "config"]
-    left_with([*asked, "--apply", "qk_norm, warmup=500", "--exit-zero"])
-    page = capsys.readouterr().out
-    assert "with qk_norm, warmup applied" in page
-    assert left_with([*asked, "--apply", "wormup"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "did you mean warmup" in said
-
-
 def test_a_lever_costs_its_price_in_words() -> None:
     one = scored().levers[0]
     assert "nats" not in words.lever(one)
@@ -231,27 +179,20 @@ SHORT_RUN = {"max_steps": 300, "warmup_steps": 30}
 
 
 @pytest.mark.usefixtures("fitted")
-def test_step_clip_raises_the_edge_of_a_short_run_of_a_decoder_and_its_page_names_it() -> None:
-    plain, applied = scored(**SHORT_RUN), scored(apply=["step_clip"], **SHORT_RUN)
-    named = next(lever for lever in plain.levers if lever.name == "step_clip")
-    assert applied.likely_edge > 10 * plain.likely_edge
-    assert applied.likely_edge / plain.likely_edge == pytest.approx(named.factor, rel=0.02)
-    assert named.arm == "step_clip" and applied.probability_failed < plain.probability_failed
-    assert plain.levers[-1] == named and len(plain.levers) > 1  # what needs no rksp comes first
-    assert named.factor > plain.levers[0].factor
-
-
-@pytest.mark.usefixtures("fitted")
 @pytest.mark.parametrize(
-    ("target", "change", "said"),
+    ("target", "change", "is_named"),
     [
-        ("bert", {}, r"\(encoder\)"),
-        ("t5", {}, r"\(encoder-decoder\)"),
-        ("vit", {}, r"\(vision\)"),
-        ("gpt2", {"optimizer": "muon"}, "no data show it with muon"),
-        ("gpt2", {"max_steps": 1200}, "more than 300 steps"),
+        ("gpt2", {}, True),
+        ("bert", {}, False),
+        ("t5", {}, False),
+        ("vit", {}, False),
+        ("gpt2", {"optimizer": "muon"}, False),
+        ("gpt2", {"max_steps": 1200}, False),
     ],
 )
-def test_step_clip_is_refused_where_its_ladders_do_not_carry(target, change, said) -> None:
-    with pytest.raises(InputError, match=said):
-        scored(target, apply=["step_clip"], **SHORT_RUN | change)
+def test_step_clip_is_named_where_its_ladders_carry(target, change, is_named) -> None:
+    levers = scored(target, **SHORT_RUN | change).levers
+    assert ("step_clip" in [lever.name for lever in levers]) is is_named
+    if is_named:
+        assert levers[-1].arm == "step_clip" and len(levers) > 1  # what needs no rksp comes first
+        assert levers[-1].factor > max(10, levers[0].factor)

@@ -79,7 +79,7 @@ def test_a_family_that_diverges_early_has_an_offset_of_its_own():
 
 def test_divergence_moves_with_an_edge_that_own_runs_or_levers_move(apart):
     read = apart.predict(inputs(256))
-    moved = replace(read, edge=read.edge.moved(0.5, 0.0))
+    moved = replace(read, edge=read.edge.moved(0.5))
     rate = 10 ** (read.log_edge + 0.9)
     assert moved.diverged(rate * 10**0.5) == pytest.approx(read.diverged(rate), abs=1e-6)
     assert moved.diverged(rate) < read.diverged(rate)

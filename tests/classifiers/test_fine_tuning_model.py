@@ -412,8 +412,8 @@ def test_the_usual_rate_gives_way_only_where_a_candidate_is_better_both_ways():
         of = inputs("full", kind="encoder", objective="classification", parameters=8e7)
         one = ladder(of, practice_best, practice_best + 1.5)
         estimate = fit_fine_tuning([one]).predict(one.inputs)
-        best = estimate.best.moved(said - estimate.log_best, 0.0)
-        edge = estimate.edge.moved(-estimate.log_edge, 0.0)
+        best = estimate.best.moved(said - estimate.log_best)
+        edge = estimate.edge.moved(-estimate.log_edge)
         changed = dataclasses.replace(estimate, best=best, edge=edge)
         return [LeftOut(ladder=one, estimate=changed, name="x")]
 

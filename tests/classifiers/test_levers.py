@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from statistics import median
 
 import pytest
-from support.levers import lever_size, lever_table
+from support.levers import lever_table
 
 from lab.fit.artifacts import artifact_json
 from lab.ladders.collection import stored_ladders
@@ -22,13 +22,11 @@ from lab.ladders.lever_fit import (
 )
 from lab.ladders.lever_fit import lever_size as fitted_size
 from lab.ladders.levers import LeverEffect
-from rksp.assessment.risk import edge_inputs
 from rksp.classifiers.edge_model import load_edge_model
-from rksp.classifiers.levers.catalogue import LEVERS, find_lever
-from rksp.classifiers.levers.effects import ARTIFACT, ShiftedEdgeModel, load_lever_table
-from rksp.ground.errors import ArtifactError, InputError
+from rksp.classifiers.levers.catalogue import BY_NAME, LEVERS
+from rksp.classifiers.levers.effects import ARTIFACT, load_lever_table
+from rksp.ground.errors import ArtifactError
 from rksp.models.declared import Declared
-from rksp.recipe import Recipe
 from rksp.watch.registry import make_intervention
 
 NO_MODEL = Declared(None)
@@ -111,12 +109,6 @@ def test_every_intervention_of_the_catalogue_can_be_made() -> None:
     assert [make_intervention(line).name for line in lines] == [x.split(":")[0] for x in lines]
 
 
-def test_an_unknown_lever_names_those_that_are_known() -> None:
-    assert find_lever("qk-norm").name == "qk_norm"
-    with pytest.raises(InputError, match="qk_norm, warmup"):
-        find_lever("qknorm")
-
-
 @pytest.mark.slow
 def test_the_shipped_table_is_rebuilt_from_the_shipped_ladders() -> None:
     fitted = fit_lever_table(run for run, _ in stored_ladders(shipped_runs()))
@@ -164,7 +156,7 @@ def test_a_size_that_no_other_family_tells_matters_less_where_runs_are_restored(
 def test_pairs_of_parallel_blocks_do_not_count_for_a_lever_of_sequential_ones() -> None:
     plans = shipped_plans()
     ladders = {run.spec.id: run for run, _ in stored_ladders(shipped_runs())}
-    muon = find_lever("muon")
+    muon = BY_NAME["muon"]
     families = {pair.family for pair in pairs_of(muon, plans, ladders)}
     every = {pair.family for pair in pairs_of(replace(muon, is_sequential=False), plans, ladders)}
     assert every - families == {"gpt_neox", "phi", "gptj", "falcon"}
@@ -192,17 +184,3 @@ def test_a_damaged_table_is_said_to_be_damaged() -> None:
     for wrong in ("{}", text.replace("qk_norm", "qk_nrm"), text.replace("0.5", '"much"', 1)):
         with pytest.raises(ArtifactError):
             ARTIFACT.parse(wrong)
-
-
-def test_a_shift_moves_the_edge_and_widens_it() -> None:
-    plain, inputs = (
-        load_edge_model(),
-        edge_inputs(Recipe(), width=256, depth=4, vocabulary=1000, norm="pre"),
-    )
-    size = lever_size(0.5)
-    shifted = ShiftedEdgeModel(prior=plain, levers=("qk_norm",), sizes=(size, size))
-    before, after = plain.predict(inputs), shifted.predict(inputs)
-    assert after.log_edge == pytest.approx(before.log_edge + 1.0)
-    assert after.edge.spread > before.edge.spread
-    none = ShiftedEdgeModel(prior=plain, levers=()).predict(inputs)
-    assert none.failed(1e-2) == before.failed(1e-2)

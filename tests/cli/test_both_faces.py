@@ -82,20 +82,10 @@ CASES = {
         {"lr": 6e-4, "bar": 0.1, "risk": 0.05, "ignore": "RKSP503", "evidence": "config"},
     ),
     "without a rate": (["gpt2", *CONFIG], ["gpt2"], {"evidence": "config"}),
-    "levers": (
-        ["gpt2", "--lr", "6e-4", "--apply", "first_warmup=400,qk_norm", *CONFIG],
-        ["gpt2"],
-        {"lr": 6e-4, "apply": ["first_warmup=400", "qk_norm"], "evidence": "config"},
-    ),
     "past runs": (
         ["gpt2", "--lr", "3e-3", "--runs", "past.csv", *CONFIG],
         ["gpt2"],
         {"lr": 3e-3, "runs": "past.csv", "evidence": "config"},
-    ),
-    "past runs and levers": (
-        ["gpt2", "--lr", "3e-3", "--runs", "past.csv", "--apply", "warmup=50", *CONFIG],
-        ["gpt2"],
-        {"lr": 3e-3, "runs": ["past.csv"], "apply": ["warmup=50"], "evidence": "config"},
     ),
     "run file": (["train.yaml", *CONFIG], ["train.yaml"], {"evidence": "config"}),
     "run file on devices, from scratch": (
@@ -155,15 +145,6 @@ def test_a_baseline_too(place):
     call = called("gpt2", lr=9e-3, evidence="config", baseline=older)
     assert command["baseline"]["changes"] and command["gate"]["failed"]
     assert different(command, call) == {}
-
-
-def test_alternatives_are_those_of_the_run_with_its_levers():
-    """Levers change the steps of warm-up: no alternative is a run that ends within them."""
-    call = rksp.score("gpt2", lr=6e-4, evidence="config", apply=["first_warmup=400"])
-    said = [other.assumption for other in call.report.seeds[0].alternatives]
-    assert said and not any("run of 100 steps" in one for one in said)
-    plain = rksp.score("gpt2", lr=6e-4, evidence="config")
-    assert any("run of 100 steps" in a.assumption for a in plain.report.seeds[0].alternatives)
 
 
 def test_other_questions_have_other_documents(place):

@@ -63,7 +63,7 @@ OPTIONS = {
     + RUN
     + MEASURE
     + MODEL
-    + "--steps --task --help-all --apply --baseline --blocks --data --exit-zero --fail-on --format "
+    + "--steps --task --help-all --baseline --blocks --data --exit-zero --fail-on --format "
     "--env --gpu --ignore --level --no-cache --output --probe --directions --risk --runs --seed "
     "--seeds --select --spectra --tuned --variant --verbose",
     "watch": "--log --memory --monitor --notify --on-alarm --record --status --to --help-all",

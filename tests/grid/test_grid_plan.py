@@ -248,7 +248,7 @@ def test_only_the_initialization_decides_what_shares_a_profile():
         ("a.yaml", "method: grid\nparameters: [1]\n", "not a mapping"),
         ("a.yaml", "method: grid\nparameters: {lr: {}}\n", "neither values nor a range"),
         ("a.yaml", "method: grid\nparameters: {lr: {min: 0.1, max: 1.0}}\n", "--samples"),
-        ("a.yaml", "grid: {lr: [1]}\ncolour: red\n", "a grid has no entry 'colour'"),
+        ("a.yaml", "grid: {lr: [1]}\ncolour: red\n", "a.yaml has no field 'colour'"),
         ("a.yaml", "grid: {}\nzip: {a: [1], b: [1, 2]}\n", "of the same length"),
         ("a.yaml", "lr: [1e-3]\noptimizer: [came]\n", "'optimizer'"),
         ("a.yaml", "grid: {}\nzip: {a: 1}\n", "of the same length"),

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from support.block_kinds import KINDS, build_kind
 from torch import nn
 from torch.nn import functional as F
 
 from lab.zoo import build_member
 from lab.zoo.config import ZooConfig
-from lab.zoo.kinds import KINDS, build_kind
 from rksp.datasets.probe import make_probe
 from rksp.measure.snapshots import collect
 from rksp.models.declared import Declared

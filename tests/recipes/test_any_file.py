@@ -542,3 +542,16 @@ def test_what_hydra_lays_over_a_configuration_is_not_the_whole(head, tmp_path):
     read = read_recipe_file(path, devices=1)
     assert read.recipe().learning_rate == 1e-4
     assert ("optimizer" in read.unknown) == ("sequence_length" in read.unknown) == bool(head)
+
+
+@pytest.mark.parametrize(("devices", "is_told"), [(None, False), (1, True)])
+def test_a_small_batch_is_held_against_no_run_that_does_not_tell_its_devices(
+    devices, is_told, tmp_path
+):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python run_clm.py --model_name_or_path gpt2 --learning_rate 1e-4 --max_steps 100 "
+        "--per_device_train_batch_size 1 --do_train --output_dir out\n"
+    )
+    found = {one.code for one in score(str(path), evidence="config", devices=devices).findings}
+    assert ("RKSP509" in found) == is_told

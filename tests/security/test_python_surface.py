@@ -65,5 +65,5 @@ def test_evaluate_says_what_was_wrong():
 
 
 def test_what_is_right_is_taken():
-    answer = rksp.score("gpt2", lr=1e-3, evidence="config", cache=False, apply=(), runs=[])
+    answer = rksp.score("gpt2", lr=1e-3, evidence="config", cache=False, runs=[])
     assert answer.verdict in ("ok", "caution", "risk")

@@ -115,14 +115,6 @@ CASES = {
             }
         ),
     ),
-    "rope-precision": (
-        healthy(
-            config={"rope_theta": 5e5},
-            recipe={"precision": "bf16-pure", "sequence_length": 65_536},
-        ),
-        Level.NOTE,
-        healthy(config={"rope_theta": 5e5}, recipe={"sequence_length": 65_536}),
-    ),
     "missing-z-loss": (
         healthy(facts={"parameters": 8_000_000_000}, recipe={"learning_rate": 1e-3}),
         Level.WARNING,

@@ -177,16 +177,6 @@ CASES = {
         Level.NOTE,
         healthy(recipe={"peft": "rslora", "lora_rank": 16, "lora_alpha": 32.0}),
     ),
-    "adapter-rank": (
-        healthy(recipe={"peft": "lora", "lora_rank": 1, "learning_rate": 5e-4}),
-        Level.NOTE,
-        healthy(recipe={"peft": "lora", "lora_rank": 1, "learning_rate": 1e-4}),
-    ),
-    "adapter-rank, a larger one": (
-        healthy(recipe={"peft": "dora", "lora_rank": 1, "learning_rate": 5e-4}),
-        Level.NOTE,
-        healthy(recipe={"peft": "dora", "lora_rank": 16, "learning_rate": 5e-4}),
-    ),
     "fine-tuning-epochs": (
         healthy(recipe=REPEATED, start=TUNED),
         Level.WARNING,

@@ -39,7 +39,7 @@ def fill_done(
 ) -> None:
     """Fill a store with a plan and answers by recipe; a text is the message of a failure."""
     with GridStore(path) as store:
-        store.fill(plan.cells, Options(), {"assumed": plan.assumed, "sweep": plan.sweep})
+        store.fill(plan.cells, Options(), plan.assumed)
         while task := store.claim(60.0):
             for cell in task.cells:
                 found = answer(json.loads(cell.recipe))

@@ -9,6 +9,7 @@ import numpy as np
 from support.tiny_models import loss_of
 from torch import Tensor, nn
 
+from rksp.confirm.watched import watched_run
 from rksp.watch.moment import Moment
 from rksp.watch.monitors.base import Alarm, Monitor, Reading
 from rksp.watch.monitors.rules import Rules, replay
@@ -73,3 +74,8 @@ def read_log(path: Path) -> tuple[list[Reading], list[Alarm]]:
     records = list(read_lines(path, record_of))
     readings = [record for record in records if isinstance(record, Reading)]
     return readings, [record for record in records if isinstance(record, Alarm)]
+
+
+def read_losses(log: Path) -> list[float]:
+    """Return the losses that a log of `rksp watch` shows, by step."""
+    return [loss for _, loss in watched_run(log).trial.loss]

@@ -203,7 +203,6 @@ def write_events(evaluator: str, group: CellGroup, path: str) -> None:
 
 
 def _read(file: Path, start: int = 0) -> tuple[list[Event], int]:
-    """Return the whole lines from a position on, and the position after them."""
     if not file.is_file():
         return [], start
     with file.open("rb") as content:
@@ -215,8 +214,6 @@ def _read(file: Path, start: int = 0) -> tuple[list[Event], int]:
 
 
 class _Answered(Job):
-    """A group whose events have all happened before."""
-
     def _ended(self) -> End | None:
         return End()
 

@@ -42,8 +42,6 @@ _CHUNK = 1 << 20  # entries computed at once by one thread: 4 MB, near the cache
 
 @dataclass(slots=True)
 class _Parts:
-    """The terms of the sum that is a weight's gradient."""
-
     products: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     dense: Tensor | None = None
@@ -121,17 +119,11 @@ _PRODUCTS = frozenset({torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lent:
-    """A weight that is loaded for now.
-
-    Attributes:
-        key: Key of the weight.
-        value: The weight, or its placeholder if it is multiplied by ranges of rows.
-        begin: Loads it again; None for a weight that is loaded by ranges of rows.
-    """
+    """A weight that is loaded for now."""
 
     key: Key
-    value: Tensor
-    begin: Begin | None
+    value: Tensor  # its placeholder if it is multiplied by ranges of rows
+    begin: Begin | None  # loads it again; None if it is loaded by ranges of rows
 
 
 class Tape(TorchFunctionMode):
@@ -183,7 +175,7 @@ class Tape(TorchFunctionMode):
             found = self._look_up(*args, **kwargs)
         return func(*args, **kwargs) if found is None else found
 
-    def _lent(self, weight: Any) -> _Lent | None:
+    def _lent(self, weight: Tensor) -> _Lent | None:
         slot = self._tall.get(id(weight))
         if slot is None:
             return getattr(weight, _MARK, None)
@@ -290,8 +282,6 @@ class _Product(Graph):
 
 
 class _LookUp(Graph):
-    """`weight[ids]`; the weight is not kept."""
-
     @staticmethod
     def forward(
         ctx: Any, anchor: Tensor, ids: Tensor, lent: _Lent, padding: int | None, tape: Tape
@@ -310,7 +300,6 @@ class _LookUp(Graph):
 
 
 def _multiply_back_by_rows(stream: Stream, x: Tensor, empty: Tensor) -> Tensor:
-    """Compute `x @ weight` for a weight that is loaded by ranges of rows, given its placeholder."""
     slot = next(slot for slot in stream.tall if slot.empty is empty)
     total = torch.zeros(len(x), empty.shape[1])
     for start, stop, part in Rows(slot.empty, stream.supply.read(slot)).parts():

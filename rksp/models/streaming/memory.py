@@ -121,7 +121,6 @@ def fits(source: ModelSource, max_memory: int | None, evidence: str) -> bool:
 
 
 def _needed(source: ModelSource, evidence: str) -> int:
-    """Return the bytes this process holds with the whole model in memory."""
     copies = _COPIES[evidence] - (source.model is not None)
     return resident_memory() + copies * _COPY * definite(source.num_parameters)
 
@@ -144,7 +143,6 @@ def free_memory() -> int:
 
 
 def _container(limit: str, usage: str, name: str) -> int | None:
-    """Return the bytes left in the container of this process; None if it sets no limit."""
     if not Path(limit).exists() or not (text := Path(limit).read_text().strip()).isdigit():
         return None
     lines = dict(line.split() for line in Path(usage).read_text().splitlines())

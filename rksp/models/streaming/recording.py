@@ -125,7 +125,7 @@ class Step:
     """
 
     operation: str
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     kwargs: dict[str, object]
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     first: int = 0
@@ -171,12 +171,16 @@ class _Notebook(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             return None
         return self.names.get(tensor.untyped_storage()._cdata)
 
-    def note(self, tensor: Tensor, operation: str, args: Any, kwargs: dict[str, Any]) -> None:
+    def note(
+        self, tensor: Tensor, operation: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         name = definite(self.name_of(tensor))
         values = (*args, *kwargs.values())
         is_whole = tensor.shape == self.shapes[name] and tensor.is_contiguous()
         if any(isinstance(value, Tensor) and value.is_meta for value in values):
-            source = self.derived.get(args[0].untyped_storage()._cdata) if args else None
+            first = args[0] if args else None
+            key = first.untyped_storage()._cdata if isinstance(first, Tensor) else -1
+            source = self.derived.get(key)
             if operation == "copy_" and is_whole and source is not None and source[1] == name:
                 self.steps[name] = list(source[2])
             else:
@@ -351,7 +355,6 @@ def _note_all(
 
 @contextmanager
 def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
-    """Replace some parameters by real ones, wherever shared ones occur."""
     empty = dict(model.named_parameters())
     standins = {name: nn.Parameter(value) for name, value in real.items()}
     try:
@@ -362,7 +365,6 @@ def _replaced(model: nn.Module, real: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _lacking(notebook: _Notebook, given: dict[str, Tensor]) -> dict[str, torch.Size]:
-    """Return the weights whose value is still unknown after recording."""
     known = {name for name, value in given.items() if not value.isnan().any()}
     known |= {name for name, steps in notebook.steps.items() if _is_filled(steps)}
     known -= notebook.unclear.keys()

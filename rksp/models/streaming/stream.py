@@ -214,7 +214,6 @@ class Stream:
             self.release()
 
     def _give_expert(self, slot: Slot, index: int, begin: Begin) -> Tensor | None:
-        """Return the expert from a tape, if there is one."""
         return None if self._tape is None else self._tape.expert(slot, index, begin)
 
     def _leave(self, unit: Unit, module: nn.Module, args: object, output: object) -> None:
@@ -268,13 +267,7 @@ class Stream:
 
 
 def _plan(stream: Stream, sequences: int, entries: int) -> MemoryPlan:
-    """Predict the peak of a pass; if memory is short, less is prepared ahead.
-
-    Args:
-        stream: A stream that was just rehearsed on one sequence.
-        sequences: Number of sequences of the pass.
-        entries: States times width of one block.
-    """
+    """Predict the peak of a pass, after a rehearsal; if memory is short, less is prepared ahead."""
     inner = max((unit.size for unit in stream.units if unit.is_in_list), default=0)
     wished = max(AHEAD, inner) if stream.asked_ahead is None else stream.asked_ahead
     limit = free_memory() if stream.max_memory is None else stream.max_memory

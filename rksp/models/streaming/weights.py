@@ -157,8 +157,6 @@ def fill_buffers(model: nn.Module, weights: Weights) -> None:
 
 @dataclass(slots=True)
 class _Source:
-    """Where one weight comes from: its keys on disk by pattern, and its converter."""
-
     converter: Any | None = None
     first: str = ""  # the first weight that the converter yields; it names the others after it
     keys: dict[str, list[str]] = field(default_factory=dict)
@@ -178,8 +176,8 @@ class CheckpointWeights:
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder = folder
         self._model = model
-        self._handles: dict[Any, Any] = {}
-        self._places: dict[Any, Any] = {}
+        self._handles: dict[Path, Any] = {}
+        self._places: dict[str, Path] = {}
         for file in find_weights(folder):
             self._handles[file] = safe_open(file, framework="pt")
             self._places |= dict.fromkeys(self._handles[file].keys(), file)
@@ -224,7 +222,6 @@ class CheckpointWeights:
         check_finite({name: out}, str(self.folder))
 
     def _value(self, name: str, rows: slice | None = None) -> Tensor:
-        """Return a weight, or some of its rows."""
         source = self._sources[name]
         if source.converter is None:
             return self._read(source.first, rows)
@@ -254,16 +251,12 @@ def _sources(model: Any, keys: list[str]) -> dict[str, _Source]:
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     by_pattern = {p: converter for converter in converters for p in converter.source_patterns}
-    wanted = model.state_dict()
+    prefix, wanted = model.base_model_prefix, model.state_dict()
     found: dict[str, _Source] = {}
     for key in keys:
-        prefix: dict[str, Any] = {
-            "base_model_prefix": model.base_model_prefix,
-            "meta_state_dict": wanted,
-        }
-        name, pattern = rename_source_key(key, renamings, converters, **prefix)
+        name, pattern = rename_source_key(key, renamings, converters, prefix, wanted)
         if name not in wanted and key in wanted:
-            name, pattern = rename_source_key(key, [], [], **prefix)
+            name, pattern = rename_source_key(key, [], [], prefix, wanted)
         if name not in wanted:
             continue  # a head that this model does not have
         if pattern is None:

@@ -147,7 +147,7 @@ def make_optimizer(model: nn.Module, recipe: Settings) -> Optimizer:
     if make is None:
         made = ", ".join(spec.name for spec in OPTIMIZERS if spec.make is not None)
         raise InputError(
-            f"rksp can check a recipe with the optimizer {recipe.optimizer!r}, but cannot take its "
-            f"steps; choose {made} to measure the model, or --evidence forward."
+            f"rksp scores a recipe with the optimizer {recipe.optimizer!r}, but cannot take its "
+            f"steps; choose {made} to train."
         )
     return make(model, recipe)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
+from rksp.models.names import is_hub_id
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.parse.values import Parsed
@@ -203,12 +204,15 @@ def model(draft: Draft) -> None:
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         keys = ("model_name_or_path", "model_id_or_path", "model")
         is_held = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # to trained weights
-        if (draft.text(*keys) is not None or is_held) and not is_random:
+        is_stored = draft.text(*keys) is not None or (
+            base.key == "model_name" and is_hub_id(base.value)
+        )
+        if (is_stored or is_held) and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
-    elif kind is not None:
+    elif kind is not None and not draft.document.has("model_name_or_path"):  # not known
         shape = {name: found.value for name in _SHAPE if (found := draft.get(name)) is not None}
         draft.describe(kind.value, shape)
 

@@ -303,16 +303,15 @@ def assumptions(values: Mapping[str, object], origins: Mapping[str, Origin]) -> 
         if origin.kind is OriginKind.ASSUMED and name in used:
             for root in origin.assumes:
                 rests.setdefault(root, []).append(name)
+    parts: dict[str, str] = {}
     said: set[str] = set()
-    return {root: _part(root, rests[root], values, said) for root in sorted(rests, key=_weight)}
-
-
-def _part(root: str, names: list[str], values: Mapping[str, object], said: set[str]) -> str:
-    follows = [name for name in names if name != root and name not in said]
-    said.update(follows)
-    head = "one replica" if root == "devices" else phrase(root, values[root])
-    tail = ", ".join(phrase(name, values[name]) for name in follows)
-    return f"{head}, so {tail}" if tail else head
+    for root in sorted(rests, key=_weight):
+        follows = [name for name in rests[root] if name != root and name not in said]
+        said.update(follows)
+        head = "one replica" if root == "devices" else phrase(root, values[root])
+        tail = ", ".join(phrase(name, values[name]) for name in follows)
+        parts[root] = f"{head}, so {tail}" if tail else head
+    return parts
 
 
 def _weight(root: str) -> tuple[int, str]:

@@ -32,9 +32,10 @@ from rksp.recipe_files.table.spellings import (
     is_on,
     number,
     plain,
+    signs,
     spelt,
     texts,
-    thesaurus,
+    units,
 )
 
 _Taken = TypeVar("_Taken", bound=Found)
@@ -44,6 +45,16 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_NOT_LOW = (
+    "ia3",
+    "prefix",
+    "prefix_tuning",
+    "prompt",
+    "prompt_tuning",
+    "p_tuning",
+    "adapter",
+    "bitfit",
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKENS = 2**16  # a batch of as many is counted in tokens
 
@@ -94,7 +105,6 @@ def _first_that(
 
 
 def _passes_another(passed: Found, first: Found, field: str) -> bool:
-    """Tell whether what a script builds with is a name of another setting than was found."""
     if field != "learning_rate" or not isinstance(passed.value, Unresolved):
         return False
     name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
@@ -189,9 +199,7 @@ def gives_run(document: Document) -> bool:
     names = Names(document)
     if document.syntax not in ("yaml", "json", "toml"):
         return False
-    fields = ("max_steps", "batch_size")
-    units = thesaurus()
-    return all(names.find(" ".join(units[field].values()).split()) for field in fields)
+    return all(names.find(spelt(field)) for field in ("max_steps", "batch_size"))
 
 
 def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
@@ -208,6 +216,8 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
         if draft.is_read(field):
             continue
         for words in _units(field):
+            if draft.value("objective") in REINFORCED:
+                words = tuple(one for one in words if one not in _OF_ROLLOUTS)
             places: dict[str, list[Found]] = {}
             for one in names.find(words):
                 flat = _flat(one.key)
@@ -223,12 +233,10 @@ def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
 
 def _units(field: str) -> list[tuple[str, ...]]:
     if field == "objective":
-        signs = thesaurus()["objective"]["signs"]
-        return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
-    units = thesaurus()[field]
-    if field == "batch_size":  # a device's share says nothing of a reader's whole batch
-        units = {unit: units[unit] for unit in ("whole", "tokens")}
-    return [tuple(spellings.split()) for spellings in units.values()]
+        return [tuple(sign.names.split()) for sign in signs() if sign.words]
+    # A device's share says nothing of a reader's whole batch.
+    known = ("whole", "tokens") if field == "batch_size" else units(field)
+    return [spelt(field, unit) for unit in known]
 
 
 def _flat(key: str) -> str:
@@ -280,14 +288,13 @@ def _rate(draft: Draft, names: Names) -> None:
 
 
 def _devices(draft: Draft, names: Names) -> None:
-    units = ("devices", "nodes")
-    counts = [_first(draft, names, "devices", spelt("batch_size", unit)) for unit in units]
+    counts = [_first(draft, names, "devices", spelt("batch_size", unit))
+              for unit in ("devices", "nodes")]  # fmt: skip
     if counts[0] is not None:
         convert.devices(draft, " ".join(one.key for one in counts if one is not None))
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
     words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
     found: Found | None = None
@@ -316,7 +323,9 @@ def _length(draft: Draft, names: Names) -> None:
             text = "prompt and answer" if prompt is not None else "the answer alone"
             draft.put("sequence_length", int(sum(p.value for p in parts)), *parts, text=text)
             return
-    found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
+    is_rl = draft.value("objective") in REINFORCED  # whose blocks are those of an answer
+    words = [one for one in spelt("sequence_length", "tokens") if not is_rl or one != "block_size"]
+    found = _first(draft, names, "sequence_length", words)
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
     elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
@@ -340,6 +349,8 @@ def _batch(draft: Draft, names: Names) -> None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
+    of_all = total is not None and _last(total) != "train_batch_size"
+    vague = None if of_all or kinds["tokens"] else total or (bare if size == bare else None)
     rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
@@ -355,6 +366,9 @@ def _batch(draft: Draft, names: Names) -> None:
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
+    elif vague is not None and (draft.devices or 1) > 1:
+        said = f"{vague.key} may be the batch of one device or of all {draft.devices}"
+        draft.unknown("batch_size", vague, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -366,9 +380,6 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
-    elif size is not None and size == bare and (draft.devices or 1) > 1:
-        said = f"{size.key} may be the batch of one device or of all {draft.devices}"
-        draft.unknown("batch_size", size, said)
     elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
@@ -380,10 +391,15 @@ def _steps(draft: Draft, names: Names) -> None:
         if draft.is_read("max_steps") or draft.is_unknown("max_steps"):
             return
         is_rl = draft.value("objective") in REINFORCED  # whose n_steps are those of a rollout
-        spellings = [one for one in spelt("max_steps", unit) if not is_rl or one != "n_steps"]
+        spellings = [
+            one for one in spelt("max_steps", unit) if not is_rl or one not in _OF_ROLLOUTS
+        ]
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
+
+
+_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
@@ -437,7 +453,7 @@ def _precision(draft: Draft, names: Names) -> None:
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
+    said = {part: names.find(spelt("peft", part)) for part in units("peft")}
     named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
     words = texts([*said["word"], *named])
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
@@ -449,6 +465,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     if sign is None:
+        others = [one for one in said["word"] if str(one.value).lower() in _NOT_LOW]
+        other = next(iter(others), None if is_off else rank)
+        if other is not None:
+            draft.unknown("peft", other, f"{other.key} is {other.value}")
         return
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]

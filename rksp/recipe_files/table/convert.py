@@ -17,7 +17,7 @@ from typing import TypeVar
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found, FoundNumber
-from rksp.recipe_files.parse.values import Unresolved
+from rksp.recipe_files.parse.values import Section, Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -40,6 +40,8 @@ def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
+    else:
+        draft.stands_elsewhere(name, keys)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -103,7 +105,6 @@ def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: st
 
 
 def _read_as(found: Found, ours: str, loss: str) -> str:
-    """Say what is read for what, and what is lost by it; empty if it is the same word."""
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     return f"{text}, {loss}" if loss else text
@@ -384,7 +385,12 @@ def batch(
 def put_batch(
     draft: Draft, size: FoundNumber | None, steps: FoundNumber | None, copies: int, default: int = 1
 ) -> None:
-    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation.
+
+    Devices that share a sequence have one replica of the batch together.
+    """
+    shared = draft.amount("sequence_parallel_size", "context_parallel_size", default=1)
+    copies = max(1, copies // max(1, int(shared)))
     count = int(size.value) if size is not None else default
     accumulated = max(1, int(steps.value)) if steps is not None else 1
     if draft.devices:
@@ -392,9 +398,8 @@ def put_batch(
     else:
         known = "1 replica (assumed: give --devices)"
     text = f"{count:g} × {accumulated} accumulated × {known}"
-    draft.put(
-        "batch_size", count * accumulated * copies, size, steps, text=text, after=("devices",)
-    )
+    stated = () if size is None else (size, steps)  # a default gives way to a batch of any name
+    draft.put("batch_size", count * accumulated * copies, *stated, text=text, after=("devices",))
     if steps is not None:
         draft.put("gradient_accumulation_steps", accumulated, steps)
 
@@ -503,6 +508,12 @@ def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
 
 
 _Setting = TypeVar("_Setting")
+
+
+def settings_in(section: Section, keys: Mapping[str, str]) -> dict[str, object]:
+    """Return settings of transformers from a section: the first of its `keys` that is on."""
+    values = {ours: map(section.get, known.split()) for ours, known in keys.items()}
+    return {ours: next(filter(None, found), None) for ours, found in values.items()}
 
 
 def read_shape(draft: Draft, **keys: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
 from rksp.recipe_files.table.reader import foreign_format
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, thesaurus
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, units
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
 _NAMING = re.compile(  # keys that may name the model that is trained
@@ -64,7 +64,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _resized(draft, weights)
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
-    types = [] if is_tuned else [*named, *texts(names.find(spelt("model", "type")))]
+    is_own = is_tuned or draft.document.syntax == "shell"  # a program's own word may be a type
+    types = [] if is_own else [*named, *texts(names.find(spelt("model", "type")))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if is_type(one.value) and not has_path:
@@ -94,9 +95,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 def _sizes_beside(draft: Draft, key: str) -> str:
     home = key.rpartition(".")[0]
-    spellings = {
-        word.rstrip("s") for listed in thesaurus()["shape"].values() for word in listed.split()
-    }
+    spellings = {word.rstrip("s") for word in spelt("shape")}
     words = _VARIANTS | (spellings if home else set())  # at the root sizes may be anything's
     inside = (one for one in draft.document.leaves() if one.startswith(f"{home}." if home else ""))
     return next((one for one in inside if plain(one.rpartition(".")[2]).rstrip("s") in words), "")
@@ -174,12 +173,13 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     kind, said = _kind_said(data, call)
-    is_own = draft.document.syntax == "python" and used["hidden_size"] != "n_embd"
+    is_flat = draft.document.syntax == "shell" and not prefix  # options of a program
+    is_own = (is_flat or draft.document.syntax == "python") and used["hidden_size"] != "n_embd"
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(said.lower())
     )
     if is_own and not is_type(call):
-        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        draft.no_target("its model is a class of the program's own; name a TARGET.")
     elif differs := _differs(draft.document, data, prefix):
         draft.no_target(differs)
     elif not kind and is_other:
@@ -206,7 +206,7 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
             sizes[setting], used[setting] = int(amount), spelling
             draft.look(definite(found).key)
 
-    for setting, spellings in thesaurus()["shape"].items():
+    for setting, spellings in units("shape").items():
         for spelling in spellings.split() if setting != "foreign" else ():
             take(setting, spelling)
     if used.get("hidden_size") != "hidden_dim":  # a second width is that of the feed-forward
@@ -223,7 +223,9 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
 def _kind_said(data: Section, call: str) -> tuple[str, str]:
     """Return the type of transformers that a section names, if any, and its own word for it."""
     known = {plain(str(name)): one for name, one in data.items()}
-    said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
+    said = str(
+        next((known[one] for one in ("model_type", "type", "arch", "model") if known.get(one)), "")
+    )
     listed = known.get("architectures")
     names = listed if isinstance(listed, list) else []
     classes = [_CLASS.sub("", str(name)).lower() for name in names]

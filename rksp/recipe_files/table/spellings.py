@@ -6,10 +6,12 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
-from rksp.ground.tables import packaged_toml
+from rksp.ground.tables import packaged_toml, row_of
 from rksp.recipe_files.parse.document import Document, Found, FoundText
 from rksp.recipe_files.parse.values import Parsed, Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
@@ -37,18 +39,46 @@ class _Leaf(NamedTuple):
     is_elsewhere: bool
 
 
-def thesaurus() -> dict[str, Any]:
-    """Return the table: field → unit → spellings; blanks separate spellings."""
-    return packaged_toml("rksp.recipe_files", "thesaurus.toml")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Keys that show the objective: by their values' words, or by a value within bounds."""
+
+    names: str
+    words: bool = False
+    parts: str = ""  # words that count where they are a part of the value
+    allows: str = ""
+    least: float | None = None
+    most: float | None = None
+    weak: bool = False
+
+
+def _thesaurus(*path: str) -> Any:
+    return reduce(getitem, path, packaged_toml("rksp.recipe_files", "thesaurus.toml"))
+
+
+def units(part: str, *within: str) -> dict[str, str]:
+    """Return unit → spellings, with blanks between, of a field or another part that is there."""
+    return {**_thesaurus(part, *within)} if part in _thesaurus() else {}
 
 
 @cache
 def spelt(*path: str) -> tuple[str, ...]:
-    """Return the spellings in a part of the table, such as `learning_rate`, `rate`."""
-    found: Any = thesaurus()
-    for part in path:
-        found = found[part]
-    return tuple(found.split())
+    """Return the spellings of a part of the table, such as `learning_rate`, or of one unit."""
+    found = _thesaurus(*path)
+    return tuple((found if isinstance(found, str) else " ".join(found.values())).split())
+
+
+@cache
+def signs() -> tuple[Sign, ...]:
+    """Return what shows the objective, the surest first."""
+    rows = _thesaurus("objective", "signs")
+    return tuple(row_of(Sign, row, where="thesaurus.toml [objective] signs") for row in rows)
+
+
+def meant_by(words: set[str]) -> list[str]:
+    """Return the objectives that one of these words of a program or a value allows; mostly none."""
+    listed = units("objective", "words").items()
+    return next((meaning.split() for meaning, known in listed if words & {*known.split()}), [])
 
 
 def plain(name: str) -> str:
@@ -148,17 +178,18 @@ def spoken_of(key: str) -> str:
     """Return the field that the words of a key speak of, though its name is none of those known."""
     *home, name = map(plain, key.split("."))
     words = set() if {*home} & {*spelt("elsewhere")} else set(re.split(r"[^a-z0-9]+|_", name))
-    for needed, field in thesaurus()["spoken"].items():
+    for needed, field in units("spoken").items():
         if all(words.intersection(some.split("|")) for some in needed.split()):
-            return str(field)
+            return field
     return ""
 
 
 @cache
 def _spelt_fields() -> tuple[tuple[str, str], ...]:
-    units = {name: thesaurus()[name] for name in (*DECISIVE, *PREFERRED, *REWARDED)}
-    del units["objective"], units["peft"]  # a table of another kind, and short words
-    return tuple((n, one) for n, of in units.items() for one in " ".join(of.values()).split())
+    fields = [
+        name for name in (*DECISIVE, *PREFERRED, *REWARDED) if name not in ("objective", "peft")
+    ]  # a table of another kind, and short words
+    return tuple((name, one) for name in fields for one in spelt(name))
 
 
 def _as_seen(name: str) -> str:

@@ -130,7 +130,7 @@ def _answer(report: ScoreReport, seed: SeedReport, number: page.Numbers) -> Iter
     for sentence in filter(None, (risk.counterfactual, phrases.margin(report, risk))):
         yield page.Sentence(sentence, "advice")
     hints = [words.crossed(risk), words.learned(seed), *words.trained(report, seed), change(seed)]
-    for said in filter(None, (*hints, words.applied(risk))):
+    for said in filter(None, hints):
         yield page.Sentence(f"{words.sentence(said)}.", "hint")
     yield page.Sentence(_FAILED, "hint")
 

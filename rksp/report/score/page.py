@@ -33,7 +33,6 @@ class Scale:
     forms: Sequence[Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield the form that the width holds."""
         fits = (form for form in self.forms if cell_len(form.plain) <= options.max_width)
         yield next(fits, self.forms[-1])
 
@@ -88,7 +87,7 @@ def _rates(report: ScoreReport, risk: Answer) -> Iterator[Line | Scale]:
         f"  start here (S) {start} ({after}) · do not exceed (X) {most} · likely edge (E) {edge}"
     )
     yield Scale([_scale(report, risk, length) for length in _SCALES])
-    yield from _notes(words.crossed(risk), words.applied(risk))
+    yield from _notes(words.crossed(risk))
     is_calm = report.verdict == "ok" and report.recipe.learning_rate is not None
     if isinstance(risk, FromEdge) and risk.levers and not is_calm:
         yield from _notes(words.levers(risk), style="")

@@ -96,9 +96,7 @@ class Result:
         for where, kind in _PARTS:
             part = self.report.target if where == "target" else getattr(seed, where)
             for name, field in kind.model_fields.items():
-                empty: list[Any] | None = (
-                    [] if field.annotation and "list[" in str(field.annotation) else None
-                )
+                empty: list[object] | None = [] if "list[" in str(field.annotation) else None
                 fields.setdefault(name, getattr(part, name, empty))
         return fields
 

@@ -103,7 +103,6 @@ def first_bad(model: nn.Module, run: Callable[[], Tensor | None]) -> Operation |
 
 @contextlib.contextmanager
 def _following(model: nn.Module, inside: list[str]) -> Iterator[None]:
-    """Keep, in the block, the paths of the modules that are running."""
     with contextlib.ExitStack() as stack:
         for path, module in model.named_modules():
 

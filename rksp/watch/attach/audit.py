@@ -24,8 +24,8 @@ from rksp.models.anatomy.chains import first_tensor
 from rksp.models.anatomy.weight_view import at_least_float
 
 _ROWS = 256  # rows of a product that are compared, evenly spaced
-_Before = Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]
-_After = Callable[[nn.Module, tuple[Any, ...], object], object]
+_Before = Callable[[nn.Module, tuple[object, ...]], tuple[object, ...] | None]
+_After = Callable[[nn.Module, tuple[object, ...], object], object]
 _EPS = torch.finfo(torch.float32).eps
 _ALLOWED = 10.0  # times the rounding of single products, as a root of the mean square
 
@@ -90,8 +90,6 @@ class _Use(NamedTuple):
 
 
 class _Audit:
-    """The hooks of one audit."""
-
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.found: list[Defect] = []
@@ -132,14 +130,17 @@ class _Audit:
         self._compare(uses[0].path, "weight gradient", whole[which], left.mT, right, kind)
 
     def _enter(self, path: str) -> _Before:
-        def before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        def before(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
             factors: list[Tensor] = []  # of this call: its input, later its output's gradient
             self._inside.append((path, factors))
-            if _is_table(module) and args:
-                factors.append(args[0])
-            if not (is_linear(module) and args and isinstance(args[0], Tensor)):
+            first = args[0] if args else None
+            if not isinstance(first, Tensor):
                 return None
-            x = args[0].view_as(args[0])  # a view, whose gradient is that of this use alone
+            if _is_table(module):
+                factors.append(first)
+            if not is_linear(module):
+                return None
+            x = first.view_as(first)  # a view, whose gradient is that of this use alone
             factors.append(x.detach())
             if x.requires_grad:
                 _hook(x, lambda grad: self._input_gradient(path, module, factors, grad))
@@ -148,7 +149,7 @@ class _Audit:
         return before
 
     def _leave(self, path: str) -> _After:
-        def after(module: nn.Module, args: tuple[Any, ...], output: object) -> object:
+        def after(module: nn.Module, args: tuple[object, ...], output: object) -> object:
             _, factors = self._inside.pop()
             y = first_tensor(output)
             if y is None or any(module.children()):
@@ -309,7 +310,6 @@ def _is_table(module: nn.Module) -> bool:
 
 
 def _worst(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Return the type that rounds most."""
     return max((one.dtype for one in tensors), key=lambda kind: torch.finfo(kind).eps)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.documents.confirm import Cause, CauseReport
+from rksp.recipe.optimizers.groups import groups_of
 from rksp.watch.attach.arithmetic import Operation, first_bad
 from rksp.watch.attach.audit import Defect, audited
 from rksp.watch.attach.checks import Checks
@@ -127,7 +128,6 @@ def diagnose(of: Evidence) -> CauseReport:
 
 
 def _not_finite(of: Evidence) -> CauseReport | None:
-    """Trace a number that is not finite: to a weight, to the script, to an operation."""
     is_bad = of.loss is not None and not math.isfinite(of.loss)
     if not is_bad and not any("finite" in word or "overflow" in word for word in of.words):
         return None
@@ -185,15 +185,14 @@ def _of_operation(of: Evidence, bad: Operation) -> CauseReport | None:
 
 
 def _bad_weight(of: Evidence) -> CauseReport | None:
-    """Find a weight that is not finite, and what made it so."""
     states = {p: state for one in of.optimizers for p, state in one.state.items()}
-    groups = {p: g for one in of.optimizers for g in one.param_groups for p in g["params"]}
+    own_eps = {p: group.eps for group in groups_of(*of.optimizers) for p in group.params}
     bad = [(n, p) for n, p in of.kept.parameters.items() if not bool(local(p).isfinite().all())]
     if not bad:
         return None
     name, p = bad[0]
     count = int((~local(p).isfinite()).sum())
-    eps = float(groups.get(p, {}).get("eps", 1.0) or 0.0)
+    eps = own_eps.get(p) or 0.0
     if p.dtype == torch.float16 and 0 < eps < torch.finfo(torch.float16).smallest_normal / 2**10:
         text = (
             f"{name} is not finite: the optimizer's ε {eps:g} is 0 in float16, so that it divides "
@@ -218,7 +217,6 @@ def _bad_weight(of: Evidence) -> CauseReport | None:
 
 
 def _script(of: Evidence) -> CauseReport | None:
-    """Compare what backward was called on with the model's own loss."""
     own, loss = of.targets.own, of.loss
     if not own or loss is None or not math.isfinite(loss / own) or len(of.ratios) < 3:
         return None
@@ -245,14 +243,14 @@ def _resumed(of: Evidence) -> CauseReport | None:
 
 
 def _start(of: Evidence) -> CauseReport | None:
-    """Name the weights whose initialization makes the first loss too high."""
     if "start_high" not in of.words:
         return None
     if of.has_loaded or not of.checks.was_fresh_now():
         text = "weights or a state were loaded, and they do not fit these data"
         return of.report("state", f"{text}: was the right checkpoint loaded?")
+    tables = {m.weight for m in of.kept.model.modules() if isinstance(m, nn.Embedding)}
     sizes = {
-        n: float(local(p).float().std()) * (1 if _is_table(of, p) else math.sqrt(p[0].numel()))
+        n: float(local(p).float().std()) * (1 if p in tables else math.sqrt(p[0].numel()))
         for n, p in of.kept.parameters.items()
         if p.dim() > 1 and p.numel() > _FEWEST
     }
@@ -268,22 +266,14 @@ def _start(of: Evidence) -> CauseReport | None:
     return of.report("initialization", text, name)
 
 
-def _is_table(of: Evidence, p: nn.Parameter) -> bool:
-    return any(isinstance(m, nn.Embedding) and m.weight is p for m in of.kept.model.modules())
-
-
 def _newest(of: Evidence) -> Change | None:
-    """Return the change of a setting that can have done it, the largest rate first."""
     changes = [one for one in of.settings.recent(of.step) if _worsens(one)]
     return min(changes, key=lambda one: one.name not in _CHANGED, default=None)
 
 
 def _worsens(one: Change) -> bool:
-    is_number = all(isinstance(x, int | float) for x in (one.before, one.now))
-    rises = ("learning rate", "weight decay", "dropout")
-    if one.name in _OF_STEPS:
-        return False
-    return one.name not in rises or (is_number and one.now > one.before)
+    harms_above = ("learning rate", "weight decay", "dropout")
+    return one.name not in _OF_STEPS and (one.name not in harms_above or one.rises)
 
 
 def _changed(of: Evidence) -> CauseReport | None:
@@ -333,7 +323,6 @@ def _losses_at(of: Evidence, share: float, steps: Sequence[Step], called: nn.Mod
 
 
 def _repeated(of: Evidence) -> CauseReport | None:
-    """Repeat the newest steps, under the present and under older weights."""
     steps = [one for one in of.kept.steps if one.passes]
     called, number = of.called, of.step
     if called is None or not steps:
@@ -392,7 +381,6 @@ def _slow(of: Evidence) -> CauseReport | None:
 
 
 def _lengths(of: Evidence) -> CauseReport | None:
-    """Tell whether steps of another length would learn what those of the run do not."""
     first, last = of.checks.first_length, of.checks.length
     if of.called is None or of.has_learned or not of.words & (UNBEGUN | _TOO_LONG):
         return None
@@ -432,7 +420,6 @@ def _weight(of: Evidence) -> CauseReport | None:
 
 
 def _gradient(of: Evidence) -> CauseReport | None:
-    """Find a gradient of which one number is larger than all numbers of the model together."""
     grads = {n: local(p.grad) for n, p in of.kept.parameters.items() if p.grad is not None}
     sizes = {name: _size(grad) * math.sqrt(grad.numel()) for name, grad in grads.items()}
     for name, grad in grads.items():
@@ -461,7 +448,6 @@ def _size(tensor: Tensor) -> float:
 
 
 def _by_products(of: Evidence, one: Pass, called: nn.Module) -> CauseReport | None:
-    """Find the first module whose product is not what its factors give."""
     if not one.is_whole:
         return None
     audit = partial(audited, of.kept.model, partial(_scaled, one, called, of.scale))
@@ -485,7 +471,6 @@ def _wrong(of: Evidence, first: Defect) -> CauseReport:
 
 
 def _changed_by_script(model: nn.Module, path: str) -> str | None:
-    """Say how a script changes what a module returns; None if it does not."""
     module = model.get_submodule(path)
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     hooks += (*module._backward_hooks.values(), *module._backward_pre_hooks.values())
@@ -514,7 +499,6 @@ def _passing(of: Evidence, last: Step, called: nn.Module, repeated: float) -> Ca
 
 
 def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
-    """Find batches whose loss, under the same weights, is unlike that of their neighbors."""
     known = [loss for loss in losses if math.isfinite(loss)]
     if len(known) < 5 or len(known) < len(losses) / 2:
         return None
@@ -544,13 +528,6 @@ def _data(steps: Sequence[Step], losses: Sequence[float]) -> CauseReport | None:
 def _too_far(
     before: Sequence[float], present: Sequence[float], quarter: Sequence[float]
 ) -> str | None:
-    """Tell whether the optimizer's own steps made the weights worse, on the same batches.
-
-    Args:
-        before: Losses with older weights; NaN where one is unknown.
-        present: Those with the present ones.
-        quarter: Those with weights a quarter of the way between.
-    """
     known = [i for i, loss in enumerate(before) if math.isfinite(loss)]
     if len(known) < 3:
         return None
@@ -570,5 +547,4 @@ def _too_far(
 
 
 def _rises(low: Sequence[float], high: Sequence[float], known: Sequence[int]) -> bool:
-    """Tell whether the loss of every known batch but one at most is higher, or no number."""
     return sum(not high[i] <= low[i] for i in known) >= max(len(known) - 1, 3)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from rksp.documents.confirm import Cause
 from rksp.ground.model import definite
 from rksp.ground.text import short
+from rksp.recipe.optimizers.groups import Group, groups_of, parameters_of
 from rksp.watch.attach.targets import Targets
 from rksp.watch.expected import Finding
 from rksp.watch.groups import local
@@ -118,10 +119,10 @@ class Checks:
             yield from self._once("written at once", "written", self.written_text)
         if limit is not None and norm:
             self.clips.append(min(1.0, limit / norm))
-        groups = [group for one in self.optimizers() for group in one.param_groups]
-        self.rates.append(max((float(group["lr"]) for group in groups), default=0.0))
-        decay = [_shrinks(group) for group in groups]
-        self.decays = max(decay, default=0.0)
+        groups = list(groups_of(*self.optimizers()))
+        self.rates.append(max((group.rate for group in groups), default=0.0))
+        decay = [abs(group.rate * (group.weight_decay or 0.0)) for group in groups]
+        self.decays = max(decay, default=0.0)  # of a weight at each step
         yield from self._of_targets(loss)
         yield from self._of_settings(groups)
         if self.decays >= _DECAYS_FAST and settled:
@@ -131,9 +132,9 @@ class Checks:
         if self.step in (*_EARLY, *_LATER):
             yield from self._reach()
 
-    def _of_settings(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-        rate, goal = self.rates[-1], max((g.get("initial_lr", 0.0) for g in groups), default=0.0)
-        end = self.step * float(goal) / rate if rate else 0.0
+    def _of_settings(self, groups: Sequence[Group]) -> Iterator[Finding]:
+        rate, goal = self.rates[-1], max((one.initial or 0.0 for one in groups), default=0.0)
+        end = self.step * goal / rate if rate else 0.0
         if self.step == _DAYS and end > _LONGEST and self.rates[0] < rate:
             text = f"at step {self.step} the learning rate is {short(rate, 2)}: at this pace its "
             text += f"warm-up takes {end:,.0f} steps; look at its schedule"
@@ -308,10 +309,9 @@ class Checks:
             )
             yield from self._once("one target", "labels", text)
 
-    def _resting(self, groups: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-        """Look for groups of an optimizer whose rate is 0, while others move."""
+    def _resting(self, groups: Sequence[Group]) -> Iterator[Finding]:
         sizes = [
-            (float(group["lr"]), sum(p.numel() for p in group["params"] if p.grad is not None))
+            (group.rate, sum(p.numel() for p in group.params if p.grad is not None))
             for group in groups
         ]
         share = sum(n for lr, n in sizes if lr == 0) / max(sum(n for _, n in sizes), 1)
@@ -353,7 +353,6 @@ class Checks:
             yield from self._once("unreached", "unreached", text, module=first, value=share)
 
     def _experts(self, left: set[str]) -> tuple[str, int, int] | None:
-        """Return the path of a list of experts of which most get no gradient."""
         for path, module in self.model.named_modules():
             if not isinstance(module, nn.ModuleList) or len(module) < 3:
                 continue
@@ -372,10 +371,7 @@ class Checks:
         return None
 
     def _covered(self) -> Iterator[Finding]:
-        """Compare what gets gradients with what the optimizers hold."""
-        held = {
-            id(p): p for one in self.optimizers() for g in one.param_groups for p in g["params"]
-        }
+        held = {id(p): p for p in parameters_of(*self.optimizers())}
         own = {id(p) for p in self.model.parameters()}
         got = {
             n: p
@@ -409,14 +405,12 @@ class Checks:
         )
 
     def _left(self) -> int:
-        """Return how many of the sampled tensors hold gradients that are not zero."""
         if not self._sampled:
             self._sample()
         grads = [_dense(p.grad) for p in self._sampled[:4]]
         return sum(grad is not None and bool(grad.any()) for grad in grads)
 
     def _counted(self) -> float:
-        """Return how many steps the optimizers themselves have counted, as Adam does."""
         counts = [
             float(state["step"])
             for one in self.optimizers()
@@ -449,7 +443,6 @@ class Checks:
             self.written_at = self.step
 
     def _sample(self, *, of_gradients: bool = False) -> Tensor:
-        """Return entries of the trained tensors, or of their gradients, as float32."""
         if not self._sampled:
             trained: list[Tensor] = [
                 p for p in self.model.parameters() if p.requires_grad and local(p).numel()
@@ -473,11 +466,6 @@ def _dense(grad: Tensor | None) -> Tensor | None:
     """Return this rank's part of a gradient; None of one that is sparse or empty."""
     own = None if grad is None else local(grad)
     return own if own is not None and own.layout is torch.strided and own.numel() else None
-
-
-def _shrinks(group: dict[str, Any]) -> float:
-    """Return the share of a weight that decay takes off at each step of a rate times a decay."""
-    return abs(float(group.get("lr", 0.0)) * float(group.get("weight_decay", 0.0) or 0.0))
 
 
 def _is_any(grad: Tensor) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError
 from rksp.ground.option_lines import build
@@ -57,7 +57,7 @@ class Ranks:
 
 
 def companion(
-    model: nn.Module, optimizer: Any, ranks: Ranks, voice: Voice, *, is_compiled: bool
+    model: nn.Module, optimizer: Optimizer, ranks: Ranks, voice: Voice, *, is_compiled: bool
 ) -> Beside:
     """Return the monitors and interventions of a run, bound to its model.
 
@@ -117,7 +117,7 @@ def _trackers(voice: Voice) -> Iterator[Sink]:
 class _BoundFromAlarm(BoundUpdates):
     """The update bound, asleep until the first alarm; it acts from the step after it."""
 
-    def bind(self, model: nn.Module, optimizer: Any) -> None:
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         super().bind(model, optimizer)
         self._rouse(False)
 

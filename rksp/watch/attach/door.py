@@ -177,7 +177,7 @@ class Watched:
             log_known_faults(session.model, session.optimizers[0], facts)
 
 
-def callback(**options: Any) -> Any:
+def callback(**options: Any) -> Watched:
     """Return a callback of the Trainer of transformers that watches its run.
 
         Trainer(model, args, callbacks=[rksp.watch.Callback(interventions=["backoff"])])
@@ -187,28 +187,30 @@ def callback(**options: Any) -> Any:
     Args:
         options: Those of `Watched`.
     """
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 
     class Callback(TrainerCallback, Watched):
         """The watch of a Trainer's run."""
 
-        def on_train_begin(self, args: Any, *_: Any, **given: Any) -> None:
+        def on_train_begin(self, args: TrainingArguments, *_: object, **given: Any) -> None:
             self._begin(given["model"], given["optimizer"], facts_of_arguments(args))
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_step_end(
+            self, args: object, state: object, control: TrainerControl, **_: object
+        ) -> None:
             control.should_training_stop |= self.should_stop
             if control.should_log and self.latest.values:
                 found = (one for one in living(Trainer) if self in one.callback_handler.callbacks)
                 next(found).log(dict(self.latest.values))
                 control.should_log = True  # which the Trainer's own log is still to see
 
-        def on_train_end(self, *_: Any, **__: Any) -> None:
+        def on_train_end(self, *_: object, **__: object) -> None:
             self.close()
 
     return Callback(**options)
 
 
-def lightning_callback(**options: Any) -> Any:
+def lightning_callback(**options: Any) -> Watched:
     """Return a callback of the Trainer of Lightning that watches its run.
 
         Trainer(callbacks=[rksp.watch.LightningCallback(interventions=["backoff"])])
@@ -227,14 +229,14 @@ def lightning_callback(**options: Any) -> Any:
             own = trainer.optimizers
             self._begin(module, own[0] if len(own) == 1 else None, facts_of_lightning(trainer))
 
-        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:
             trainer.should_stop |= self.should_stop
             module.log_dict(self.latest.values, on_step=True, on_epoch=False)
 
-        def on_train_end(self, *_: Any) -> None:
+        def on_train_end(self, *_: object) -> None:
             self.close()
 
-        def on_exception(self, *_: Any) -> None:
+        def on_exception(self, *_: object) -> None:
             self.close()
 
     return Callback(**options)

@@ -11,18 +11,22 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ParamSpec, SupportsFloat, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.jit import _recursive
 from torch.nn.modules import module as hooks
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
+from torch.utils.hooks import RemovableHandle
 
 from rksp.ground.errors import RkspError
+from rksp.recipe.optimizers.groups import parameters_of
 from rksp.watch.attach import living
 from rksp.watch.attach.options import Watching
 
@@ -30,7 +34,12 @@ if TYPE_CHECKING:  # loaded once something trains: a script may import torch for
     from rksp.watch.attach.session import Session
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
-_Call = Callable[..., Any]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Args: TypeAlias = tuple[object, ...]
+_Named: TypeAlias = dict[str, object]
+_Outputs: TypeAlias = Tensor | Sequence[Tensor]
+_Call: TypeAlias = Callable[..., _T]
 _MOST_PASSES = 10_000  # backward passes without a step of an optimizer
 
 
@@ -68,7 +77,8 @@ class Finder:
         self._losses: list[Tensor] = []
         self._product: Tensor | float = 0.0  # of vectors differentiated, with their weights
         self._is_searching = False  # an optimizer evaluates its closure anew, as LBFGS does
-        self._scaled: tuple[int, Any] = (0, None)  # what a loss scaler returned last, and for what
+        # What a loss scaler returned last, and for what.
+        self._scaled: tuple[int, Tensor | None] = (0, None)
         self._words = 0  # by which the step's losses are multiplied
         self._depth = 0  # of backward passes
         self._is_busy = self._is_over = False
@@ -77,10 +87,10 @@ class Finder:
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._is_called = False  # the model in training; otherwise steps begin with backward
         self._has_mode = False  # the script puts the model into training mode
-        self._handles: list[Any] = []
-        self._seeking: Any = None  # the hook on all modules, until one is met
+        self._handles: list[RemovableHandle] = []
+        self._seeking: RemovableHandle | None = None  # the hook on all modules, until one is met
         self._rests_until = 0.0
-        self._wrapped: list[tuple[Any, str, Any]] = []
+        self._wrapped: list[tuple[object, str, object]] = []
         # What the script loaded a state into, and what that state lacked.
         self._loaded: dict[str, str] = {}
         self.keep: Callable[[Session], None] = lambda session: None
@@ -132,8 +142,8 @@ class Finder:
         for name in _CLIPS:
             for place in (torch.nn.utils, torch.nn.utils.clip_grad):
                 self._wrap(place, name, self._around_clip)
-        self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
-        self._wrap(torch.amp.GradScaler, "step", self._around_scaled_step)
+        self._wrap(GradScaler, "scale", self._around_scale)
+        self._wrap(GradScaler, "step", self._around_scaled_step)
 
     def _seek(self) -> None:
         if self._seeking is None:
@@ -144,14 +154,14 @@ class Finder:
             self._seeking.remove()
             self._seeking = None
 
-    def _guarded(self, call: Callable[..., Any], *args: object) -> Any:
+    def _guarded(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
         """Call unless the watch is over, is looking itself, or this is a fork of the process."""
         if self._is_busy or self._is_over or os.getpid() != self._process:
             return None
         self._is_busy = True
         try:
             with torch.random.fork_rng(devices=[]):
-                return call(*args)
+                return call(*args, **kwargs)
         except self.raises:
             raise
         except Exception as error:
@@ -173,7 +183,7 @@ class Finder:
 
     # What the script calls
 
-    def _before_any_forward(self, module: nn.Module, args: Any) -> None:
+    def _before_any_forward(self, module: nn.Module, args: _Args) -> None:
         # An evaluation counts: the hooks must be gone before torch.compile sees a module.
         key = (id(module), len(self._made))
         if torch.compiler.is_compiling() or self._depth or not self._made or key in self._passed:
@@ -184,7 +194,7 @@ class Finder:
             self._before_entry(self.session, module, args, {})
 
     def _before_entry(
-        self, session: Session, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, session: Session, module: nn.Module, args: _Args, kwargs: _Named
     ) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._depth:
             return
@@ -197,8 +207,8 @@ class Finder:
             self._guarded(_run_new, module, known, args, kwargs)
 
     def _around_backward(
-        self, backward: _Call, tensors: object, *args: object, **kw: object
-    ) -> Any:
+        self, backward: _Call[None], tensors: _Outputs, *args: object, **kw: object
+    ) -> None:
         whole = tensors
         if not self._depth and isinstance(tensors, Tensor):
             self._guarded(self._before_backward, tensors)
@@ -206,55 +216,62 @@ class Finder:
             whole = tensors if penalty is None else tensors + penalty
         self._depth += 1
         try:
-            done = backward(whole, *args, **kw)
+            backward(whole, *args, **kw)
         finally:
             self._depth -= 1
         if not self._depth:
-            weights = kw.get("grad_tensors", args[0] if args else None)
+            weights = _given("grad_tensors", 0, args, kw)
             self._guarded(self._after_backward, tensors, weights)
-        return done
 
     def _around_grad(
-        self, grad: _Call, outputs: object, inputs: object, *args: object, **kw: object
-    ) -> Any:
+        self, grad: _Call[_T], outputs: object, inputs: object, *args: object, **kw: object
+    ) -> _T:
         if isinstance(inputs, Iterator):  # of parameters, which torch would use up
             inputs = tuple(inputs)
         found = grad(outputs, inputs, *args, **kw)
         parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
         is_of_weights = any(isinstance(one, nn.Parameter) for one in parts)
         if is_of_weights and isinstance(outputs, Tensor) and not self._depth:
-            weights = kw.get("grad_outputs", args[0] if args else None)
+            weights = _given("grad_outputs", 0, args, kw)
             self._guarded(self._differentiated, outputs, weights)
         return found
 
-    def _around_reduction(self, reduce: _Call, module: nn.Module, *args: object) -> Any:
+    def _around_reduction(self, reduce: _Call[object], module: nn.Module, *args: object) -> object:
         """Leave our hooks out of a copy of a module, and of the file that it is pickled to."""
         reduced = reduce(module, *args)
         if isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict):
             return (*reduced[:2], _without_ours(reduced[2]), *reduced[3:])
         return reduced
 
-    def _around_clip(self, clip: _Call, *args: object, **kwargs: object) -> Any:
-        limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
-        self._guarded(self._read, 1.0, None if clip.__name__ == "clip_grad_value_" else limit)
+    def _around_clip(self, clip: _Call[_T], *args: object, **kwargs: object) -> _T:
+        limit = _given("max_norm", 1, args, kwargs)
+        is_norm = clip.__name__ != "clip_grad_value_"
+        known = limit if is_norm and isinstance(limit, SupportsFloat) else None
+        self._guarded(self._read, 1.0, known)
         return clip(*args, **kwargs)
 
-    def _around_making(self, make: _Call, optimizer: Any, *args: Any, **kw: Any) -> Any:
+    def _around_making(
+        self, make: _Call[None], optimizer: Optimizer, *args: object, **kw: object
+    ) -> None:
         self._guarded(self._look_again)
         self._made.append(weakref.ref(optimizer))
-        return make(optimizer, *args, **kw)
+        make(optimizer, *args, **kw)
 
-    def _around_loading(self, load: _Call, owner: object, *args: object, **kwargs: object) -> Any:
+    def _around_loading(
+        self, load: _Call[_T], owner: object, *args: object, **kwargs: object
+    ) -> _T:
         kind = "optimizer" if isinstance(owner, Optimizer) else "model"
         self._loaded.setdefault(kind, "")
         done = load(owner, *args, **kwargs)
-        if isinstance(owner, nn.Module) and hasattr(done, "unexpected_keys"):
+        if isinstance(owner, nn.Module) and isinstance(done, _IncompatibleKeys):
             self._loaded[kind] = _mismatch(owner, done)
         return done
 
-    def _around_scale(self, scale: _Call, scaler: object, *args: object, **kwargs: object) -> Any:
+    def _around_scale(
+        self, scale: _Call[_T], scaler: GradScaler, *args: object, **kwargs: object
+    ) -> _T:
         scaled = scale(scaler, *args, **kwargs)
-        outputs = kwargs.get("outputs", args[0] if args else None)
+        outputs = _given("outputs", 0, args, kwargs)
         if isinstance(outputs, Tensor):
             self._scaled = (id(scaled), outputs.detach())
         if self.session is not None:
@@ -262,15 +279,15 @@ class Finder:
         return scaled
 
     def _around_scaled_step(
-        self, step: _Call, scaler: object, optimizer: object, *args: object, **kw: object
-    ) -> Any:
+        self, step: _Call[_T], scaler: object, optimizer: Optimizer, *args: object, **kw: object
+    ) -> _T:
         before = len(self._stepped)
         done = step(scaler, optimizer, *args, **kw)
         if self._phase is not _Phase.BETWEEN and len(self._stepped) == before:
             self._guarded(self._skip, optimizer)
         return done
 
-    def _around_stubs(self, stubs: _Call, module: nn.Module) -> Any:
+    def _around_stubs(self, stubs: _Call[_T], module: nn.Module) -> _T:
         """Leave our hooks out of a module that `torch.jit.script` compiles."""
         held = vars(module).copy()
         vars(module).update(_without_ours(held))
@@ -280,42 +297,40 @@ class Finder:
             vars(module).update(held)
 
     def _before_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, optimizer: Optimizer, args: _Args, kwargs: _Named
+    ) -> tuple[_Args, _Named] | None:
         if torch.compiler.is_compiling():
             return None
         if self._depth:
             self._guarded(self._refuse, "an optimizer steps inside of a backward pass")
             return None
         self._is_searching = False
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
+        closure = _given("closure", 1, args, kwargs)
+        if not callable(closure):
             self._guarded(self._before_update, optimizer)
             return None
 
-        def watched() -> Any:
-            result = closure()
+        def watched() -> object:
+            result: object = closure()
             self._guarded(self._before_update, optimizer)
             self._is_searching = self._phase is _Phase.READ
             return result
 
         return ((args[0], watched, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"})
 
-    def _after_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if not torch.compiler.is_compiling():
             self._is_searching = False
             self._guarded(self._after_update, optimizer)
 
-    def _wrap(self, owner: object, name: str, around: Callable[..., Any]) -> None:
+    def _wrap(self, owner: object, name: str, around: _Call[object]) -> None:
         """Replace `owner.name` by what calls `around` with it; compilers see the original alone."""
         original = getattr(owner, name, None)
         if original is None:  # an older torch
             return
 
         @functools.wraps(original)
-        def wrapped(*args: object, **kwargs: object) -> Any:
+        def wrapped(*args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)
@@ -371,8 +386,7 @@ class Finder:
         holder = root if module is None else module
         self._handles.append(holder.register_forward_pre_hook(hook, with_kwargs=True))
 
-    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin a step with the first of its forward passes."""
+    def _begin(self, args: _Args, kwargs: _Named) -> None:
         if self._phase is _Phase.READ and not self._is_searching:
             self._finish()  # an optimizer of the last step did not step this time
         if self.session is None or self._is_searching:
@@ -388,18 +402,19 @@ class Finder:
             self.session.begin_backward(loss)
 
     def _penalty(self, loss: Tensor) -> Tensor | None:
-        """Return what interventions add to what backward is called on."""
         if self.session is None or self._is_of_another() or loss.numel() != 1:
             return None
         return self.session.penalty(is_scaled=id(loss) == self._scaled[0])
 
-    def _after_backward(self, tensors: Any, weights: Any) -> None:
+    def _after_backward(self, tensors: _Outputs, weights: object) -> None:
         parts = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         (scaled, loss), self._scaled = self._scaled, (0, None)
         if self._is_of_another():
             return
         if all(part.numel() == 1 for part in parts):
-            self._losses += [loss if id(part) == scaled else part.detach() for part in parts]
+            self._losses += [
+                loss if loss is not None and id(part) == scaled else part.detach() for part in parts
+            ]
         elif len(parts) == 1:
             self._differentiated(parts[0], weights)
         if len(self._losses) > _MOST_PASSES:
@@ -407,14 +422,16 @@ class Finder:
         if self.session is not None:
             self.session.end_micro_batch()
 
-    def _differentiated(self, output: Tensor, weights: Any) -> None:
+    def _differentiated(self, output: Tensor, weights: object) -> None:
         """Note what stands for the loss of a step in which backward is called on no scalar."""
-        if not self._is_of_another() and (output.numel() == 1 or isinstance(weights, Tensor)):
-            part = output.detach() if weights is None else (output.detach() * weights).sum()
-            self._product = self._product + part
+        if self._is_of_another():
+            return
+        if isinstance(weights, Tensor):
+            self._product = self._product + (output.detach() * weights).sum()
+        elif output.numel() == 1:
+            self._product = self._product + output.detach()
 
     def _is_of_another(self) -> bool:
-        """Tell whether a pass is of another model, or of a step that was already read."""
         is_off = self._is_called and self._phase is not _Phase.PASSES
         return is_off or self._is_searching
 
@@ -429,8 +446,7 @@ class Finder:
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, still in there
             self._read(1.0 if scale is None else float(scale))
 
-    def _read(self, scale: float, limit: Any = None) -> None:
-        """Read the gradients, once a step."""
+    def _read(self, scale: float, limit: SupportsFloat | None = None) -> None:
         if self.session is None or self._phase is _Phase.READ:
             return
         if self._phase is _Phase.BETWEEN:
@@ -441,7 +457,8 @@ class Finder:
         found = self._losses or [one for one in (self._product,) if isinstance(one, Tensor)]
         losses = [loss / max(self._words, 1) for loss in found]
         self._losses, self._product, self._words = [], 0.0, 0
-        self.session.after_backward(losses, scale=scale, limit=limit)
+        clipped_to = None if limit is None else float(limit)
+        self.session.after_backward(losses, scale=scale, limit=clipped_to)
 
     def _after_update(self, optimizer: Optimizer) -> None:
         if self._phase is _Phase.READ and self._takes_part(optimizer):
@@ -450,14 +467,12 @@ class Finder:
                 self._finish()
 
     def _finish(self) -> None:
-        """End a step whose weights have moved."""
         self._phase = _Phase.BETWEEN
         self._expected, self._stepped = self._stepped or self._expected, weakref.WeakSet()
         if self.session is not None:
             self.session.after_update()
 
     def _skip(self, optimizer: Optimizer) -> None:
-        """End a step that a loss scaler skipped because of an overflow."""
         if self._takes_part(optimizer):
             self._read(1.0)
             self._phase = _Phase.BETWEEN
@@ -477,9 +492,11 @@ class Finder:
         return self._known[optimizer]
 
 
-def _run_new(
-    module: nn.Module, known: set[int], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _given(name: str, place: int, args: _Args, kwargs: _Named) -> object:
+    return kwargs.get(name, args[place] if len(args) > place else None)
+
+
+def _run_new(module: nn.Module, known: set[int], args: _Args, kwargs: _Named) -> None:
     """Run the hooks that another hook of the same call registered, since torch would not."""
     for key, hook in list(module._forward_pre_hooks.items()):
         if key not in known:
@@ -487,8 +504,7 @@ def _run_new(
             hook(module, args, *more)
 
 
-def _without_ours(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a module without the hooks of rksp; the state itself stays."""
+def _without_ours(state: _Named) -> _Named:
     held = {n: part for n, part in state.items() if "_hooks" in n and isinstance(part, dict)}
     ours = {
         key
@@ -523,16 +539,15 @@ def _words(loss: Tensor) -> int:
 
 
 def _ids(optimizer: Optimizer) -> set[int]:
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return set(map(id, parameters_of(optimizer)))
 
 
 def _holds_others(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer is a container of others, which take its steps."""
     held = (one if isinstance(one, list) else [one] for one in vars(optimizer).values())
     return any(isinstance(one, Optimizer) for part in held for one in part)
 
 
-def _mismatch(module: nn.Module, keys: Any) -> str:
+def _mismatch(module: nn.Module, keys: _IncompatibleKeys) -> str:
     """Say that a state hardly fits a module, from what `load_state_dict` returns; empty if not."""
     missing, given = list(keys.missing_keys), list(keys.unexpected_keys)
     count = len(module.state_dict())

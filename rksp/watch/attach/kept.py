@@ -9,7 +9,6 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +35,8 @@ class Pass:
         criterion: What the script compared the output with; None where that is unknown.
     """
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
     versions: tuple[int, ...]
     size: int
     random: tuple[Tensor, ...]
@@ -139,7 +138,7 @@ class Kept:
             self.first = {name: kept.clone() for name, kept in copy.items()}
         self._copies.append(copy)
 
-    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
+    def add(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Keep the inputs of a forward pass that begins."""
         device = next(self.model.parameters()).device
         random = [torch.get_rng_state()]
@@ -271,6 +270,6 @@ def _distance(steps: Sequence[Step], losses: Sequence[float]) -> float:
     return abs(statistics.median(factors)) if factors else math.inf
 
 
-def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
+def _tensors(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
     leaves = tree_leaves((args, dict(kwargs)))
     return [one for one in leaves if isinstance(one, Tensor) and not one.is_inference()]

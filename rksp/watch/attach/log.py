@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rksp.ground.errors import RkspError
+from rksp.watch.attach.lines import Line, text_of
 from rksp.watch.attach.options import Watching
 from rksp.watch.monitors.base import Alarm, Reading
 from rksp.watch.monitors.sinks import (
@@ -40,9 +39,9 @@ class RunLog(JsonLines):
     single layers are written every 20th step and beside alarms only.
     """
 
-    def note(self, kind: str, **facts: Any) -> None:
-        """Append a line of this kind."""
-        self._append(json.dumps({"kind": kind, **facts}, default=str) + "\n")
+    def note(self, line: Line) -> None:
+        """Append a line."""
+        self._append(text_of(line))
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
         """Append the records; raises as `JsonLines.write`."""
@@ -114,10 +113,10 @@ class Voice:
         self._said_at = now
         return True
 
-    def note(self, kind: str, **facts: Any) -> None:
+    def note(self, line: Line) -> None:
         """Append a line to the log."""
         with contextlib.suppress(RkspError, ValueError):  # of which `Careful` tells
-            self.log.note(kind, **facts)
+            self.log.note(line)
 
     def leave(self, event: str, text: str) -> None:
         """Leave a file for `rksp watch`, whole or not at all; it may have ended before."""

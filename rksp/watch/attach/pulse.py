@@ -67,7 +67,6 @@ class Pulse:
                     del call
 
     def _place(self) -> str:
-        """Return the innermost line of the script that runs, outside of libraries."""
         frame = sys._current_frames().get(self._script)
         inner = frame
         while frame is not None and "site-packages" in frame.f_code.co_filename:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from rksp.models.adapters import adapters_of, precision_of
 from rksp.recipe import AFTER_TRAINING, fields_of
+from rksp.recipe.optimizers.groups import groups_of, parameters_of
 from rksp.recipe_files.said.origin import OriginKind
 from rksp.recipe_files.table.names import schedule_of
 from rksp.watch.attach import living
@@ -23,32 +24,43 @@ _SAID = (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.TRAINER)
 _LENGTHS = ("total_steps", "T_max")  # of OneCycleLR and of CosineAnnealingLR
 
 
-def sizes_of(inputs: object, model: nn.Module) -> dict[str, Any]:
-    """Return what the first forward pass shows: examples, tokens of each, precision.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What the first step shows of a run; None of what it does not show."""
+
+    examples: int | None = None  # of a forward pass
+    tokens: int | None = None  # of each
+    precision: str | None = None
+    passes: int = 1  # backward ones of a step
+    ranks: int = 1
+    limit: float | None = None  # the norm to which the script clips
+
+
+def sizes_of(inputs: object, model: nn.Module) -> Sizes:
+    """Return what the first forward pass shows.
 
     Args:
         inputs: Its arguments. The first tensor with two dimensions or more counts: `[examples,
             tokens, …]`; tokens only where it holds integers.
         model: The model.
     """
-    found: dict[str, Any] = {}
     tensors = (leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
     first = next((tensor for tensor in tensors if tensor.dim() >= 2), None)
-    if first is not None:
-        found["examples"] = len(first)
-        if not first.is_floating_point():
-            found["tokens"] = first.shape[1]
     kind = next(model.parameters()).device.type
     if torch.is_autocast_enabled(kind):
         low = torch.get_autocast_dtype(kind)
-        found["precision"] = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(low)
+        precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(low)
     else:
-        found["precision"] = precision_of(model)
-    return found
+        precision = precision_of(model)
+    return Sizes(
+        examples=None if first is None else len(first),
+        tokens=None if first is None or first.is_floating_point() else first.shape[1],
+        precision=precision,
+    )
 
 
 def found_recipe(
-    model: nn.Module, optimizers: Sequence[Optimizer], sizes: Mapping[str, Any]
+    model: nn.Module, optimizers: Sequence[Optimizer], sizes: Sizes
 ) -> dict[str, object]:
     """Return the fields of a recipe that a run shows by the end of its first backward pass.
 
@@ -57,25 +69,23 @@ def found_recipe(
     Args:
         model: What is trained.
         optimizers: Its optimizers.
-        sizes: `sizes_of`, with `passes` (backward passes), `ranks` and `limit` (of the clip).
+        sizes: What its steps showed.
     """
-    sizes_held = [
-        sum(p.numel() for g in one.param_groups for p in g["params"]) for one in optimizers
-    ]
-    main = optimizers[sizes_held.index(max(sizes_held))]
+    main = max(optimizers, key=lambda one: sum(p.numel() for p in parameters_of(one)))
+    made = float(main.defaults.get("lr", 0.0))
     rates = [
-        float(group.get("initial_lr", max(float(group["lr"]), float(main.defaults.get("lr", 0.0)))))
-        for group in main.param_groups
+        max(group.rate, made) if group.initial is None else group.initial
+        for group in groups_of(main)
     ]
-    passes, examples = max(1, sizes.get("passes", 1)), sizes.get("examples")
+    passes = max(1, sizes.passes)
     fields: dict[str, object] = {
         **fields_of(main),
         "learning_rate": max(rates),
         "gradient_accumulation_steps": passes,
-        "batch_size": examples and examples * passes * sizes.get("ranks", 1),
-        "sequence_length": sizes.get("tokens"),
-        "precision": sizes.get("precision"),
-        "max_grad_norm": sizes.get("limit"),
+        "batch_size": sizes.examples and sizes.examples * passes * sizes.ranks,
+        "sequence_length": sizes.tokens,
+        "precision": sizes.precision,
+        "max_grad_norm": sizes.limit,
         "peft": adapters_of(model),
         **_schedule(main),
         **_of_trainer(model),
@@ -86,22 +96,21 @@ def found_recipe(
 def _schedule(optimizer: Optimizer) -> dict[str, object]:
     """Return what a scheduler of torch or of transformers tells; a script's own tells nothing."""
     found: dict[str, object] = {}
+    steps: object = None
     for scheduler in living(LRScheduler):
         if getattr(scheduler, "optimizer", None) is not optimizer:
             continue
         for one in getattr(scheduler, "lr_lambdas", ()):
             told = getattr(one, "keywords", {})  # of a functools.partial
-            if "num_warmup_steps" in told:
-                found["warmup_steps"] = told["num_warmup_steps"]
-                found["schedule"] = schedule_of(one.func.__name__)[0]
-            found["max_steps"] = told.get("num_training_steps", found.get("max_steps"))
+            if (warmup := told.get("num_warmup_steps")) is not None:
+                found |= {"warmup_steps": warmup, "schedule": schedule_of(one.func.__name__)[0]}
+            steps = told.get("num_training_steps", steps)
         for name in _LENGTHS:
-            found["max_steps"] = getattr(scheduler, name, found.get("max_steps"))
-    return found
+            steps = getattr(scheduler, name, steps)
+    return found | {"max_steps": steps}
 
 
 def _of_trainer(model: nn.Module) -> dict[str, object]:
-    """Return what the arguments of a Trainer of transformers say, if one trains the model."""
     trainers = sys.modules.get("transformers.trainer")
     for trainer in () if trainers is None else living(trainers.Trainer):
         if model in (trainer.model, getattr(trainer, "model_wrapped", None)):

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -26,7 +27,9 @@ from rksp.documents.confirm import CauseReport
 from rksp.ground.errors import summary
 from rksp.ground.model import definite
 from rksp.ground.versions import version
+from rksp.recipe.optimizers.groups import groups_of, highest_rate, parameters_of
 from rksp.watch.attach import STOPPED
+from rksp.watch.attach.account import EXPECTED, Account
 from rksp.watch.attach.cause import Evidence, diagnose
 from rksp.watch.attach.checks import Checks
 from rksp.watch.attach.companion import (
@@ -37,11 +40,12 @@ from rksp.watch.attach.companion import (
     name_of,
 )
 from rksp.watch.attach.kept import Kept, looks_ahead, losses_of
+from rksp.watch.attach.lines import Began, Ended, Question, Stepped, Stopped
 from rksp.watch.attach.log import Voice
 from rksp.watch.attach.options import Watching
-from rksp.watch.attach.past import Past, past_runs, siblings
+from rksp.watch.attach.past import TRAINED, past_runs, siblings
 from rksp.watch.attach.pulse import Pulse
-from rksp.watch.attach.recipe import found_recipe, sizes_of
+from rksp.watch.attach.recipe import Sizes, found_recipe, sizes_of
 from rksp.watch.attach.settings import Settings
 from rksp.watch.attach.stepping import scale_rates, unscaled
 from rksp.watch.attach.targets import Targets, criteria_of
@@ -52,19 +56,12 @@ from rksp.watch.monitors.base import Alarm, Severity
 from rksp.watch.monitors.sinks import said
 from rksp.watch.training.recorded import Recorded
 
-_MOST = 3  # diagnoses of a kind of alarm, and one more for each `_PER_DIAGNOSIS` steps
-_PER_DIAGNOSIS = 1000
-_EPISODE = 50  # steps after a cause was found in which an alarm is taken for the same trouble
 _SKIPS = 25  # steps in a row without an update; a scale that begins high is right after 16
-_AFTER = 5  # steps after a known cause in which the loss jumps because of it
 _CONTROL = 3  # the step whose loss is compared with a repetition, to know what one is worth
 _FAITHFUL = 1e-3  # of a loss
 _SHIFTED = 0.9  # of the targets are the next token
 _NEARER = 0.3  # of the way from the first loss of the run before to its last
 _AT_ONCE = 0.5  # of the rate at which that run ended
-_SURE = 1.0  # nats above ln C, which no fresh weights have
-_TRAINED = 0.7  # of ln C: a first loss below is of weights that were trained
-_EXPECTED = "expected"  # the monitor of what needs no baseline
 
 
 class Session:
@@ -113,26 +110,23 @@ class Session:
         self._warm_at = math.inf  # the step from which on the rate no longer rises
         self._limit: float | None = None
         self.crash: BaseException | None = None  # that ended the run, where it is known
-        self.scaler: Any = None  # of the loss, once the script uses one
+        self.scaler: GradScaler | None = None  # of the loss, once the script uses one
         self._passes = 0
         self._is_closed = self._is_looking = False
         self._process = os.getpid()
         self.targets, self.settings = Targets(), Settings(self.model)
         self.checks = Checks(self.model, made or (lambda: self.optimizers), self.targets)
-        self._inputs: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+        self._inputs: tuple[tuple[object, ...], Mapping[str, object]] = ((), {})
         self._ratios: deque[float] = deque(maxlen=64)
         self._loaded = loaded or {}
         self._before: Callable[[], str] = str  # why it may not continue the run before it
         self._is_faithful, self._has_checks = False, True
         self._ahead: Finding | None = None
-        self._asked: dict[str, int] = {}
-        self._was_critical = False
         self._ended = 0
-        self._first: Alarm | None = None
         self._saved: Path | None = None
-        self._count = 0
         self._recorded: Recorded | None = None
-        self.causes: list[CauseReport] = []
+        self._account = Account(self.voice)
+        self.causes = self._account.causes
         self._beside = companion(
             self.model, self.optimizer, self.ranks, self.voice, is_compiled=self._is_compiled
         )
@@ -142,24 +136,21 @@ class Session:
         self._lowered: list[RemovableHandle] = []
         if memory := options.memory * 2**30:
             self._kept = Kept(self.model, memory, is_compiled=self._is_compiled)
-        facts = {
-            "model": name_of(self.model),
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "optimizer": type(self.optimizers[0]).__name__,
-            "ranks": self.ranks.count,
-            "rank": self.ranks.rank,
-            "command": options.command,
-        }
-        past = past_runs(self.voice.log.path)
-        self._last = next((run for run in past[::-1] if run.is_like(facts)), None)
-        self.expected = Expected(siblings=siblings(past, facts))
-        self.voice.note(
-            "run",
-            **facts,
+        began = Began(
+            model=name_of(self.model),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            optimizer=type(self.optimizers[0]).__name__,
+            ranks=self.ranks.count,
+            rank=self.ranks.rank,
+            command=options.command,
             rksp=version("rksp"),
             torch=torch.__version__,
             silent=self.watch.silent,
         )
+        past = past_runs(self.voice.log.path)
+        self._last = next((run for run in past[::-1] if run.is_like(began)), None)
+        self.expected = Expected(siblings=siblings(past, began))
+        self.voice.note(began)
         self._pulse = Pulse(self._stands_still)
         self._passes_before, self._skipped = 1, 0
         self._planned: object = None  # steps, where a schedule or a trainer tells
@@ -169,8 +160,7 @@ class Session:
         if self._is_compiled:
             off = [name for name, why in self.watch.silent.items() if "compiled" in why]
             self.voice.say(f"the model is compiled: {', '.join(off)} are off, and all else is on")
-        own = set(self.model.parameters())
-        if any(p not in own for one in optimizers for g in one.param_groups for p in g["params"]):
+        if not set(self.model.parameters()).issuperset(parameters_of(*optimizers)):
             self.voice.say(f"only {name_of(self.model)} is watched of what the optimizer trains")
 
     @property
@@ -183,7 +173,7 @@ class Session:
 
     # Moments of a step
 
-    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
+    def begin(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a step; its first forward pass has these inputs."""
         self.step += 1
         if self.step == 1:
@@ -196,7 +186,7 @@ class Session:
             self._kept.begin(self.step)
         self._beside.begin(self._moment)
 
-    def begin_pass(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
+    def begin_pass(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Begin a forward pass with these inputs."""
         self._inputs = args, kwargs
         if self._kept is not None:
@@ -254,7 +244,7 @@ class Session:
         if loss is not None and self.ranks.are_shared:
             loss = mean_over_ranks(loss)
         self._moment.loss, self._loss, self._loss_before = loss, loss, self._loss
-        self._limit = limit if limit is None else float(limit)
+        self._limit = limit
         self._end_warm_up()
         if self._recorded is not None:
             self._recorded.note(loss)
@@ -283,10 +273,10 @@ class Session:
         if self.responds:  # a rollback may be what ends the overflows
             self.after_update()
         elif self._skipped == _SKIPS:
+            scale = definite(self.scaler).get_scale()
             text = (
-                f"the loss scaler left out each of {_SKIPS} steps (its scale is "
-                f"{self.scaler.get_scale():.3g}): the gradients overflow; lower its first scale, "
-                "or look for what is not finite"
+                f"the loss scaler left out each of {_SKIPS} steps (its scale is {scale:.3g}): the "
+                "gradients overflow; lower its first scale, or look for what is not finite"
             )
             found = Finding(name="skipped", cause="precision", text=text, is_critical=True)
             self._hear([], [found], has_moved=False)
@@ -308,7 +298,7 @@ class Session:
         if self.voice.is_time():
             self._say_where_it_is()
 
-    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+    def __del__(self, suppress: type[contextlib.suppress] = contextlib.suppress) -> None:
         with suppress(Exception):  # modules may be gone by now
             self.close()
 
@@ -318,12 +308,12 @@ class Session:
             return
         self._is_closed = True
         self._pulse.close()
-        crash = self.crash or getattr(sys, "last_value", None)
+        error = self.crash or getattr(sys, "last_value", None)
+        crash, silent = error and summary(error), self.watch.silent
         seconds = round(time.monotonic() - self._began, 3)
-        end = {"steps": self._ended, "seconds": seconds, "silent": self.watch.silent}
-        self.voice.note("end", **end, crash=crash and summary(crash))
+        self.voice.note(Ended(steps=self._ended, seconds=seconds, silent=silent, crash=crash))
         if self.voice.is_heard and self.step >= 0:
-            self.voice.leave("end", self._epilogue(seconds, crash and summary(crash)))
+            self.voice.leave("end", self._epilogue(seconds, crash))
         self._beside.close()
         for handle in self._lowered:
             handle.remove()
@@ -333,7 +323,7 @@ class Session:
     # Parts
 
     def _now(self) -> Moment:
-        rate = float(self.optimizers[0].param_groups[0]["lr"]) * self._beside.rate_scale
+        rate = next(groups_of(self.optimizers[0])).rate * self._beside.rate_scale
         optimizer = self.optimizer
         return Moment(step=self.step, model=self.model, optimizer=optimizer, learning_rate=rate)
 
@@ -347,23 +337,27 @@ class Session:
             watch.leave_out_of_advice(())
         self._rate = rate
 
-    def _introduce(self, sizes: Mapping[str, Any]) -> None:
+    def _introduce(self, sizes: Sizes) -> None:
         """Ask for the forecast and begin the record, once the first step has shown the recipe."""
         if not self.voice.is_heard:
             return
-        ranks = self.ranks.count
-        sizes = {**sizes, "passes": self._passes, "ranks": ranks, "limit": self._limit}
+        sizes = replace(sizes, passes=self._passes, ranks=self.ranks.count, limit=self._limit)
         recipe = found_recipe(self.model, self.optimizers, sizes)
         self._planned = recipe.get("max_steps")
         configs = ((m, getattr(m, "config", None)) for m in self.model.modules())
         known = ((m, config) for m, config in configs if hasattr(config, "to_dict"))
         described, config = next(known, (self.model, None))
         if config is not None:
-            words, loss = getattr(config, "vocab_size", None), self._loss
-            guess = math.log(words) if words else None
-            asked = {"config": config.to_dict(), "recipe": recipe, "loss": loss, "guess": guess}
-            asked |= {"model": name_of(described), "log": str(self.voice.log.path)}
-            self.voice.leave("forecast", json.dumps(asked, default=str))
+            words = getattr(config, "vocab_size", None)
+            question = Question(
+                config=config.to_dict(),
+                recipe=recipe,
+                model=name_of(described),
+                log=self.voice.log.path,
+                loss=self._loss,
+                guess=math.log(words) if words else None,
+            )
+            self.voice.leave("forecast", json.dumps(question.model_dump(), default=str))
         else:
             self.voice.say("no forecast: the model has no configuration of transformers")
         if self.options.record:
@@ -373,7 +367,6 @@ class Session:
     # What is expected
 
     def _own(self) -> float | None:
-        """Return the model's own loss of the step, of all ranks that step together."""
         own = self.targets.own
         if self.ranks.are_shared:
             known = mean_over_ranks(float(own is not None))
@@ -381,7 +374,6 @@ class Session:
         return own
 
     def _expect(self, loss: float | None, own: float | None) -> Iterator[Finding]:
-        """Yield what is wrong by itself, and a loss that is not what it should be."""
         norm = None
         if self._limit is not None and (norms := gradient_norms(self._moment)):
             norm = math.sqrt(float(torch.stack(list(norms.values())).square().sum()))
@@ -407,7 +399,7 @@ class Session:
             return list(look() or ())
         except Exception as error:
             self._has_checks = False
-            self.watch.silent[_EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
+            self.watch.silent[EXPECTED] = f"switched off at step {self.step}: {summary(error)}"
             return []
 
     def _continue(self, loss: float, nothing: float) -> Iterator[Finding]:
@@ -415,39 +407,24 @@ class Session:
         if text := self._loaded.get("model"):
             yield Finding(name="not loaded", cause="state", text=text)
         last, is_fresh = self._last, self.checks.was_fresh_now()
-        goes_on = bool(self._loaded) or loss < _TRAINED * nothing or not is_fresh
+        goes_on = bool(self._loaded) or loss < TRAINED * nothing or not is_fresh
         if last is None or last.end is None or not goes_on:
             return
         self.expected.before, self.expected.spread_before = last.end, spread_of(last.losses)
-        self._before = partial(self._why_not, last, last.end, loss, nothing, is_fresh=is_fresh)
+        rates = self.checks.rates
+        self._before = partial(last.differs, loss, nothing, rates=rates, is_fresh=is_fresh)
         # From weights of elsewhere a run would begin where the last one began.
         is_next = abs(loss - last.end) < _NEARER * abs(last.losses[0] - last.end)
-        if is_fresh and is_next and self._rate_now() >= _AT_ONCE * (last.rate or math.inf):
+        if (
+            is_fresh
+            and is_next
+            and highest_rate(*self.optimizers) >= _AT_ONCE * (last.rate or math.inf)
+        ):
             text = (
                 f"the run goes on from a loss of {last.end:.4g} at the full rate, and the "
                 "optimizer's state was not loaded: its moments begin anew; load it, or warm up"
             )
             yield Finding(name="no state", cause="state", text=text)
-
-    def _why_not(
-        self, last: Past, end: float, loss: float, nothing: float, *, is_fresh: bool
-    ) -> str:
-        """Say what the run before has that this one lacks, should it not continue."""
-        reasons, rate = [], max(self.checks.rates, default=0.0)
-        if last.rate and rate > 2.5 * last.rate:
-            reasons.append(f"the learning rate is × {rate / last.rate:.3g} what it was at its end")
-        if is_fresh:
-            reasons.append("the optimizer's state was not loaded")
-        if loss > nothing + _SURE:
-            text = f"its data or labels are not those of the run before: at a loss of {loss:.4g} it"
-            reasons.insert(0, f"{text} is sure of what is wrong (fresh weights have {nothing:.3g})")
-        elif loss > _TRAINED * nothing and loss > end + 0.25 * max(nothing - end, 0.0):
-            reasons.insert(0, "its weights are not those that the run before ended with")
-        return "; ".join(reasons)
-
-    def _rate_now(self) -> float:
-        groups = [group for one in self.optimizers for group in one.param_groups]
-        return max((float(group["lr"]) for group in groups), default=0.0)
 
     def _control(self) -> None:
         """Repeat a step that nothing is wrong with, to know whether repetitions are faithful."""
@@ -473,11 +450,7 @@ class Session:
     # What is said
 
     def _hear(self, heard: Sequence[Alarm], found: Sequence[Finding], *, has_moved: bool) -> None:
-        """Say what the last phase raised, and do what it is to set off.
-
-        Raises:
-            SystemExit: An alarm is to stop the run.
-        """
+        """Say what the last phase raised, and do what it is to set off: `SystemExit` is raised."""
         self._beside.heard = []
         own = [self._alarm_of(one) for one in found]
         if self.ranks.are_shared:
@@ -486,27 +459,27 @@ class Session:
         alarms = [*own, *heard]
         if not alarms:
             return
-        self._first = self._first or alarms[0]
-        self._count += sum(not alarm.is_escalation for alarm in alarms)
+        self._account.count(alarms)
         known = {one.name: one for one in found if one.cause}
         for alarm in alarms:
             if (finding := known.get(alarm.quantity)) is not None:
-                self._tell(alarm, self._caused(finding))
+                self._account.tell(alarm, self._caused(finding))
         rest = [alarm for alarm in alarms if alarm.quantity not in known]
         if rest:
-            self._tell_of(rest, has_moved)
+            diagnose = None if self._kept is None else partial(self._diagnose, has_moved=has_moved)
+            self._account.tell_of(rest, loss_before=self._loss_before, diagnose=diagnose)
         critical = next((a for a in alarms if a.severity is Severity.CRITICAL), None)
         if critical is not None and self.options.on_alarm == "stop":
             reason = f"stopped at step {critical.step}: {said(critical)}"
             self.was_stopped = True
-            self.voice.note("stop", step=critical.step, reason=reason)
+            self.voice.note(Stopped(step=critical.step, reason=reason))
             self.voice.leave("stop", reason)
             if self.raises_stop:
                 raise SystemExit(STOPPED)
 
     def _alarm_of(self, one: Finding) -> Alarm:
         return Alarm(
-            monitor=_EXPECTED,
+            monitor=EXPECTED,
             quantity=one.name,
             layer=one.module,
             step=self.step,
@@ -521,52 +494,7 @@ class Session:
         cause = definite(one.cause)
         return CauseReport(step=self.step, cause=cause, module=one.module, text=one.text)
 
-    def _tell(self, alarm: Alarm, cause: CauseReport | None) -> None:
-        """Print an event and note its cause; one line for both."""
-        if alarm.quantity == "loss":  # whose baseline lies where a line through older ones does
-            alarm = replace(alarm, baseline=self._loss_before)
-        if cause is not None:
-            self.causes.append(cause)
-            self.voice.note("cause", **cause.model_dump())
-        if cause is None:
-            line = said(alarm)
-        elif cause.text == alarm.text:
-            line = f"{cause.text} ({cause.cause})"
-        elif cause.cause == "unknown":
-            line = f"{said(alarm)}. Cause unknown: {cause.text}"
-        else:
-            line = f"{said(alarm)}. Cause: {cause.cause}: {cause.text}"
-        self.voice.say(f"step {alarm.step}: {line}")
-        event = {"step": alarm.step, "severity": alarm.severity.value, "text": line}
-        event |= {"cause": cause.cause if cause else "", "module": cause.module if cause else ""}
-        self.voice.leave(f"{self.step}-{self._count}.event", json.dumps(event))
-
-    def _tell_of(self, alarms: Sequence[Alarm], has_moved: bool) -> None:
-        """Print the first of some alarms, with its cause; the others are its consequences."""
-        head = next((a for a in alarms if a.monitor == _EXPECTED), None)
-        head = head or next((a for a in alarms if a.monitor == "loss"), alarms[0])
-        last = self.causes[-1] if self.causes else None
-        is_open = last is not None and last.cause != "unknown" and self.step - last.step < _EPISODE
-        is_worse = any(a.severity is Severity.CRITICAL for a in alarms) and not self._was_critical
-        self._was_critical |= is_worse
-        since = _AFTER if is_open and head.quantity == "jump" else 0
-        is_same = last is not None and self.step - last.step <= since
-        if is_same or (is_open and not is_worse and head.monitor != _EXPECTED):
-            return
-        asked = self._asked.get(head.quantity, 0)
-        if self._kept is None or asked >= _MOST + self.step // _PER_DIAGNOSIS:
-            self._tell(head, None)
-            return
-        self._asked[head.quantity] = asked + 1
-        words = {alarm.quantity for alarm in alarms}
-        words |= {"not finite"} if any(not math.isfinite(a.value) for a in alarms) else set()
-        found = self._diagnose(words, has_moved)
-        is_known = ("unknown", "") if last is None else (last.cause, last.module)
-        if is_open and (found.cause, found.module) in (is_known, ("unknown", "")):
-            return
-        self._tell(head, found)
-
-    def _diagnose(self, words: Collection[str], has_moved: bool) -> CauseReport:
+    def _diagnose(self, words: Collection[str], *, has_moved: bool) -> CauseReport:
         readings = reversed(self.watch.readings)
         evidence = Evidence(
             kept=definite(self._kept),
@@ -589,17 +517,12 @@ class Session:
         )
         self._is_looking = True
         try:
-            found = diagnose(evidence)
+            return diagnose(evidence)
         except Exception as error:  # of a model that cannot be repeated; the watch goes on
             text = f"no cause was found: the step cannot be repeated ({summary(error)})"
             return CauseReport(step=self.step, cause="unknown", text=text)
         finally:
             self._is_looking = False
-        known = next((one for one in self.causes[::-1] if one.cause != "unknown"), None)
-        if found.cause == "unknown" and known is not None:
-            text = f"{found.text}; see step {known.step} ({known.cause})"
-            return found.model_copy(update={"text": text})
-        return found
 
     def _stands_still(self, seconds: float, usual: float, place: str) -> None:
         """Say, from the thread beside, that no step ended for long."""
@@ -612,35 +535,27 @@ class Session:
         )
         alarm = self._alarm_of(found)
         self.watch.raise_alarms([alarm])
-        self._first, self._count = self._first or alarm, self._count + 1
-        self._tell(alarm, self._caused(found))
+        self._account.count([alarm])
+        self._account.tell(alarm, self._caused(found))
 
     def _note_step(self, seconds: float) -> None:
-        own = self.targets.own
-        facts: dict[str, Any] = {"loss": self._loss, "own": own, "rate": self._rate_now()}
-        facts |= {"seconds": round(seconds, 5), "targets": self.targets.rows, "clip": self._limit}
-        known = {
-            k: v if math.isfinite(v) else str(v)  # which JSON has no number for
-            for k, v in facts.items()
-            if v is not None
-        }
-        self.voice.note("step", step=self.step, **known)
+        seen = Stepped(
+            step=self.step,
+            loss=self._loss,
+            own=self.targets.own,
+            rate=highest_rate(*self.optimizers),
+            seconds=round(seconds, 5),
+            targets=self.targets.rows,
+            clip=self._limit,
+        )
+        self.voice.note(seen)
 
     def _epilogue(self, seconds: float, crash: str | None) -> str:
         first = f"{self.expected.losses[0]:.4g} → " if self.expected.losses else ""
         losses = "" if self._loss is None else f", loss {first}{self._loss:.4g}"
         how = f"raised {crash}" if crash else "was stopped" if self.was_stopped else "ended"
         steps = f"the run {how} after {self._ended} steps in {seconds:.0f} s"
-        return f"{steps}{losses}; {self._alarms_so_far}"
-
-    @property
-    def _alarms_so_far(self) -> str:
-        if self._first is None:
-            return "no alarm"
-        known = {one.cause: one.step for one in self.causes[::-1] if one.cause != "unknown"}
-        causes = ", ".join(f"{cause} at step {step}" for cause, step in list(known.items())[::-1])
-        count = f"{self._count} alarm{'s' * (self._count > 1)}"
-        return f"{count} from step {self._first.step} on; {causes or 'cause unknown'}"
+        return f"{steps}{losses}; {self._account}"
 
     def _say_what_was_saved(self) -> None:
         kept = self._beside.checkpoints
@@ -654,10 +569,10 @@ class Session:
     def _say_where_it_is(self) -> None:
         loss = "" if self._loss is None else f", loss {self._loss:.4g}"
         usual = self._pulse.usual
-        pace = f", rate {self._rate_now():.3g}, {usual:.2g} s/step" if usual else ""
+        pace = f", rate {highest_rate(*self.optimizers):.3g}, {usual:.2g} s/step" if usual else ""
         if usual and self.targets.rows:
             pace += f", {self.targets.rows / usual:,.0f} targets/s"
         if usual and isinstance(self._planned, int) and self._planned > self.step:
             left = timedelta(seconds=round(usual * (self._planned - self.step)))
             pace += f", {left} left of {self._planned:,} steps"
-        self.voice.say(f"step {self.step}{loss}{pace}, {self._alarms_so_far}")
+        self.voice.say(f"step {self.step}{loss}{pace}, {self._account}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+
+from rksp.recipe.optimizers.groups import highest_rate
 
 _OF_GROUPS = ("weight_decay", "momentum", "betas", "eps", "maximize", "nesterov", "amsgrad")
 _EVERY, _EARLY = 5, 200  # steps between two looks at modules, ten times as many after the first
@@ -21,15 +22,20 @@ class Change:
 
     step: int
     name: str
-    before: Any
-    now: Any
+    before: object
+    now: object
 
     def __str__(self) -> str:
-        """Say what changed."""
-        known = isinstance(self.before, float) and isinstance(self.now, float) and self.before
-        if self.name == "learning rate" and known:
-            return f"the learning rate × {self.now / self.before:.3g} at step {self.step}"
-        return f"{self.name} from {_said(self.before)} to {_said(self.now)} at step {self.step}"
+        before, now = self.before, self.now
+        if self.name == "learning rate" and isinstance(now, float) and isinstance(before, float):
+            return f"the learning rate × {now / before:.3g} at step {self.step}"
+        return f"{self.name} from {_said(before)} to {_said(now)} at step {self.step}"
+
+    @property
+    def rises(self) -> bool:
+        """Whether it is a number, and larger than it was."""
+        before, now = self.before, self.now
+        return isinstance(before, int | float) and isinstance(now, int | float) and now > before
 
 
 @dataclass(slots=True)
@@ -38,7 +44,7 @@ class Settings:
 
     model: nn.Module
     changes: list[Change] = field(default_factory=list)
-    _known: dict[str, Any] = field(default_factory=dict)
+    _known: dict[str, object] = field(default_factory=dict)
     _peak: float = 0.0
 
     def note(
@@ -57,13 +63,14 @@ class Settings:
             passing: What is seen of the step itself (`passes`, `rows`, `clip`).
             rate: Whether a change of the learning rate is no warm-up.
         """
-        now: dict[str, Any] = dict(passing)
+        now = dict(passing)
         groups = [group for one in optimizers for group in one.param_groups]
         for name in _OF_GROUPS:
             values = [group[name] for group in groups if name in group]
             if values:
                 now[name.replace("_", " ")] = max(values)
-        now["learning rate"] = max((float(group["lr"]) for group in groups), default=0.0)
+        peak = highest_rate(*optimizers)
+        now["learning rate"] = peak
         if step % (_EVERY if step < _EARLY else 10 * _EVERY) == 0:
             now |= self._of_modules()
         for name, value in now.items():
@@ -71,36 +78,37 @@ class Settings:
             if value == before:
                 continue
             # A schedule that restarts comes back to where it was.
-            if name != "learning rate" or (rate and _jumps(before, value, self._peak)):
+            if name != "learning rate" or (rate and _jumps(before, peak, self._peak)):
                 self.changes.append(Change(step, name, before, value))
         self._known |= now
-        self._peak = max(self._peak, now["learning rate"])
+        self._peak = max(self._peak, peak)
 
     def recent(self, step: int, within: int = _NOT_LATER) -> list[Change]:
         """Return the changes of the last steps; not those of the very first."""
         return [one for one in self.changes if one.step > 3 and step - one.step <= within]
 
-    def _of_modules(self) -> dict[str, Any]:
+    def _of_modules(self) -> dict[str, object]:
         named = list(self.model.named_parameters(remove_duplicate=False))
         own = {id(p) for _, p in named}
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "trained tensors": sum(p.requires_grad for p in self.model.parameters()),
             "tied tensors": len(named) - len(own),
             "types of weights": str(sorted({str(p.dtype) for _, p in named})),
         }
-        drops = [
-            (n, m)
-            for n, m in self.model.named_modules()
-            if isinstance(m, nn.modules.dropout._DropoutNd)
-        ]
+        kind = nn.modules.dropout._DropoutNd
+        drops = [m for m in self.model.modules() if isinstance(m, kind)]
         if drops:
-            found["dropout"] = max(float(m.p) for _, m in drops)
-            found["modules with dropout in training"] = sum(m.training for _, m in drops)
+            found |= {
+                "dropout": max(float(m.p) for m in drops),
+                "modules with dropout in training": sum(m.training for m in drops),
+            }
         return found
 
 
-def _jumps(before: float, now: float, peak: float) -> bool:
-    return before > 0 and (now > _FACTOR * peak or now * _FACTOR < before)
+def _jumps(before: object, now: float, peak: float) -> bool:
+    if not isinstance(before, float) or before <= 0:
+        return False
+    return now > _FACTOR * peak or now * _FACTOR < before
 
 
 def _said(value: object) -> str:

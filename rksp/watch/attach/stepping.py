@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -19,7 +18,7 @@ def scale_rates(optimizer: Optimizer, factor: Callable[[], float]) -> tuple[Remo
     therefore restored after the step, bit for bit; at a factor of 1.0 it is never changed. The
     handles that are returned end it.
     """
-    rates: list[Any] = []
+    rates: list[float | Tensor] = []
 
     def lower(*_: object) -> None:
         rates[:] = [group["lr"] for group in optimizer.param_groups]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 from torch.utils._pytree import keystr, tree_leaves_with_path
 
@@ -84,7 +85,7 @@ def criteria_of(loss: Tensor) -> list[Criterion]:
     Of cross-entropies of different numbers of classes nothing tells which is the model's: none is
     returned, and none of several squares.
     """
-    nodes: deque[Any] = deque([loss.grad_fn])
+    nodes = deque([loss.grad_fn])
     seen, found = set(), []
     for _ in range(_FARTHEST):
         node = nodes.popleft() if nodes else None
@@ -135,7 +136,7 @@ def _read(node: Any) -> CrossEntropy:
     )
 
 
-def _follows_softmax(node: Any) -> bool:
+def _follows_softmax(node: Node | None) -> bool:
     """Tell whether a softmax, and no product, lies directly before the logarithm of a softmax."""
     names: list[str] = []
     while node is not None and len(names) < 8:
@@ -183,7 +184,7 @@ class Targets:
         self._passes, self.own, self.masked = [], None, False
 
     def add(
-        self, found: Sequence[Criterion], args: tuple[Any, ...], kwargs: Mapping[str, object]
+        self, found: Sequence[Criterion], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
         """Add the criteria of a pass with these inputs."""
         words = words_of(args, kwargs)
@@ -308,7 +309,7 @@ class Targets:
         return information_of(self._pairs.reshape(folds, _COARSE, folds, _COARSE).sum((0, 2)))
 
 
-def words_of(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
+def words_of(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
     """Return the inputs of a pass that may be words, by shape, type and name.
 
     A batch may come whole, with its labels, as to what wraps a module of Lightning.
@@ -323,14 +324,10 @@ def _aligned(given: Sequence[Tensor], targets: np.ndarray) -> tuple[Tensor, np.n
 
     A model that computes its own loss is given the targets too, and not by a name that says so:
     what equals them is them, if something else is of their length.
-
-    Args:
-        given: Inputs of whole numbers; a decoder's words come behind those of its encoder.
-        targets: `[rows]`.
     """
     found = [
         (words, part.flatten().cpu().numpy())
-        for words in reversed(given)
+        for words in reversed(given)  # a decoder's come behind those of its encoder
         for part in (words, words[:, :-1])  # a model may shift by itself
         if part.numel() == len(targets)
     ]

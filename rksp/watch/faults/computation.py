@@ -34,19 +34,12 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class _Struck(Fault, ABC):
-    """Strikes one tensor of a run: the output of a module, a gradient, or a weight.
+    """Strikes one tensor of a run: the output of a module, a gradient, or a weight."""
 
-    Attributes:
-        where: `activations`, `gradients` or `weights`.
-        part: Part of the path of the module or parameter.
-        path: The path that was found.
-        steps: The steps at which it strikes.
-    """
-
-    where: str
-    part: str
-    path: str = ""
-    steps: range
+    where: str  # `activations`, `gradients` or `weights`
+    part: str  # of the path of the module or parameter
+    path: str = ""  # that was found
+    steps: range  # at which it strikes
     _draws: Sequence[float] = ()
 
     def bind(self, model: nn.Module, *, seed: int) -> None:
@@ -57,7 +50,6 @@ class _Struck(Fault, ABC):
         self.path = found[int(self._draws[0] * len(found))]
 
     def _is_on(self, step: int) -> bool:
-        """Return whether the fault strikes at a step."""
         return step in self.steps
 
     @abstractmethod

@@ -37,7 +37,6 @@ class LargeRate(Fault):
     _set: dict[int, float] = field(init=False, default_factory=dict)
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Multiply the recipe's learning rate if the factor holds from step 0 on."""
         if self.step > 0:
             return recipe
         if recipe.learning_rate is None:
@@ -48,7 +47,6 @@ class LargeRate(Fault):
         return recipe.model_copy(update={"learning_rate": recipe.learning_rate * self.factor})
 
     def after_backward(self, moment: Moment) -> None:
-        """Multiply the optimizer's rate from a later `step` on."""
         if self.step == 0 or moment.step < self.step or moment.optimizer is None:
             return
         for index, group in enumerate(moment.optimizer.param_groups):
@@ -96,7 +94,6 @@ class AuxOff(Fault):
 
 
 def _switches(module: nn.Module) -> list[Callable[[], None]]:
-    """Return functions that set the coefficients that a module reads to zero."""
     config: Any = getattr(module, "config", None)
     if hasattr(module, "aux_loss") and hasattr(config, "model_copy"):  # frozen and shared
         names = [name for name in COEFFICIENTS if getattr(config, name, 0.0)]

@@ -30,7 +30,6 @@ def _norms(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _scale_to(gradients: Sequence[Tensor], norm: float, limit: float) -> bool:
-    """Scale gradients of this norm down to the limit; return whether they exceeded it."""
     if not norm > limit:
         return False
     torch._foreach_mul_(list(gradients), limit / norm)

@@ -94,7 +94,6 @@ def _mean_variance(covariance: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _above_rounding(covariance: Tensor, x: Tensor) -> Tensor:
-    """Return the projector on the directions of `x` that rounding can tell from zero."""
     unit = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     finite = covariance.isfinite().all(-1).all(-1)
     variances, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], covariance, unit))
@@ -359,7 +358,6 @@ class KSS(_Penalty):
         return scale * mean
 
     def _basis(self, x: Tensor, layers: list[int]) -> Tensor | None:
-        """Return the leading directions of each layer, refined by one more iteration."""
         width, rank = x.shape[-1], min(definite(self.rank), (x.shape[1] - 1) // 2)
         if width <= rank:
             return None

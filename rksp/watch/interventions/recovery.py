@@ -130,7 +130,6 @@ class RepeatStep(Intervention):
         self._norms: deque[float] = deque(maxlen=_WINDOW)
 
     def before_update(self, moment: Moment) -> None:
-        """Repeat the step if its gradient norm is suspicious."""
         params = [p for p in moment.model.parameters() if p.grad is not None]
         norm = _norm([definite(p.grad) for p in params])
         usual = statistics.median(self._norms) if len(self._norms) >= MIN_SAMPLES else math.inf
@@ -156,7 +155,6 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 def _distance(gradients: Sequence[Tensor], other: Repeat) -> float:
-    """Return the norm of the difference over the norm of the other; infinite if not finite."""
     pairs = zip(gradients, other.gradients, strict=True)
     apart = _norm([local(g).double() - local(o).double() for g, o in pairs])
     ratio = apart / max(_norm(other.gradients), 1e-30)

@@ -174,7 +174,6 @@ class StepClip(Intervention):
 
 
 def _normed_at_once(module: nn.Module) -> set[nn.Parameter]:
-    """Return the embeddings of a module that holds only them and a norm."""
     parts = list(module.children())
     tables = {p for part in parts if isinstance(part, nn.Embedding) for p in part.parameters()}
     rest = {p for part in parts for p in part.parameters()} - tables

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rksp.ground.errors import InputError, NotCovered
+from rksp.recipe.optimizers.groups import parameters_of
 from rksp.watch.groups import sums_of_squares
 from rksp.watch.interventions.base import Intervention
 from rksp.watch.interventions.updates import Updates, decay_of, furthest, told_of
@@ -92,7 +92,7 @@ class UpdateBound:
             handle.remove()
         self._updates.release()
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: object) -> None:
         """Find what may be moved too far, and copy what no state will tell."""
         for group in optimizer.param_groups:
             group[PEAK] = max(float(group.get(PEAK, 0.0)), float(group["lr"]))
@@ -101,13 +101,12 @@ class UpdateBound:
         if not self.is_awake:
             return
         has_closure = len(args) > 1 or bool(kwargs)  # which makes the gradients
-        trained = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+        trained = [p for p in parameters_of(optimizer) if p.requires_grad]
         moving = [p for p in trained if has_closure or p.grad is not None]
         self._updates.remember(moving, measured=set(moving))
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: object) -> None:
-        """Scale the updates of a step that was taken."""
         skipped = getattr(optimizer, "found_inf", None)  # GradScaler tells a fused optimizer
         if self._updates.moving and (skipped is None or float(skipped) == 0):
             self.steps += 1
@@ -127,7 +126,6 @@ class UpdateBound:
         self._look(matrices)
 
     def _bounds(self, optimizer: Optimizer) -> dict[nn.Parameter, float]:
-        """Return δ of every parameter that moved."""
         return {
             p: self.delta * _share_of_delta(group)
             for group in optimizer.param_groups
@@ -188,8 +186,7 @@ class UpdateBound:
         self.scaled.update(self._names.get(p, "an unnamed parameter") for p in factors)
 
 
-def _share_of_delta(group: Mapping[str, Any]) -> float:
-    """Return what the schedule and the steps so far leave of δ."""
+def _share_of_delta(group: Mapping[str, float]) -> float:
     steps = min(max(group[STEPS], _WHOLE), _LAST)
     rate = float(group["lr"]) / group[PEAK] if group[PEAK] > 0 else 1.0
     return math.sqrt(_WHOLE / steps) * rate
@@ -216,8 +213,7 @@ class BoundUpdates(Intervention):
 
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         parts = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer.parts)
-        held = {p for part in parts for group in part.param_groups for p in group["params"]}
-        if not any(p.dim() > 1 for p in held if p.requires_grad):
+        if not any(p.dim() > 1 for p in parameters_of(*parts) if p.requires_grad):
             raise NotCovered("An update bound needs a matrix that is trained; this model has none.")
         self.bounds = [UpdateBound(part, model, delta=self.delta) for part in parts]
 

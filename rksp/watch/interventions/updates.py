@@ -56,7 +56,7 @@ class AdamStep:
     square: Tensor
 
     @classmethod
-    def of(cls, part: Optimizer, group: Mapping[str, Any], state: Mapping[str, Any]) -> AdamStep:
+    def of(cls, part: Optimizer, group: Mapping[str, Any], state: Mapping[str, Tensor]) -> AdamStep:
         """Read the step from a group and from the state of a parameter."""
         (beta1, beta2), rate, step = group["betas"], float(group["lr"]), float(state["step"])
         decay = decay_of(part, group)
@@ -79,7 +79,7 @@ class Updates:
         known: Optimizer and group of the parameters whose update the state tells.
     """
 
-    def bind(self, optimizer: Any) -> None:
+    def bind(self, optimizer: Optimizer) -> None:
         """Find the parameters of optimizers whose step is known.
 
         Raises:
@@ -197,7 +197,7 @@ class Updates:
             parameter.copy_(weight)
 
 
-def is_scaled(optimizer: Any) -> bool:
+def is_scaled(optimizer: Optimizer) -> bool:
     """Tell whether anything scales the steps of an optimizer, or of one of several."""
     owners = (_SCALING.get(part) for part in optimizer_parts(optimizer))
     return any(owner is not None and owner() is not None for owner in owners)
@@ -227,11 +227,8 @@ def _largest_ratio(beta1: float, beta2: float) -> float:
 
 def decay_of(part: Optimizer, group: Mapping[str, Any]) -> float:
     """Return the share of itself that a step of Adam or AdamW takes from a weight."""
-    return float(group["lr"]) * group["weight_decay"] if _decays_apart(part, group) else 0.0
-
-
-def _decays_apart(part: Optimizer, group: Mapping[str, object]) -> bool:
-    return isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    is_apart = isinstance(part, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    return float(group["lr"]) * group["weight_decay"] if is_apart else 0.0
 
 
 def told_of(name: str, scaled: Counter[str], steps: int) -> str:

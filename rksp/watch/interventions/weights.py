@@ -231,7 +231,6 @@ class _OnWeights(Intervention):
             self.act(moment)
 
     def on_alarm(self, alarm: Alarm, moment: Moment) -> None:
-        """Act on an alarm if it is enabled and the last action is long enough ago."""
         if self.on != "clock" and moment.step - self._last >= self.every:
             self._last = moment.step
             self.act(moment)
@@ -364,11 +363,7 @@ class SpectralSmoothing(_OnWeights):
         )
 
     def _lower(self, weight: Tensor, index: int) -> tuple[int, float]:
-        """Lower leading values in place.
-
-        Returns:
-            The number of lowered values, and σ₁ over the root mean square before.
-        """
+        """Lower leading values; return their number, and σ₁ over the root mean square before."""
         typical = float(weight.norm()) / math.sqrt(min(weight.shape))
         threshold, largest = self.ratio * typical, 0.0
         for number in range(self.rounds):

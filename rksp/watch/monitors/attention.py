@@ -44,7 +44,6 @@ class AttentionWatcher(Monitor):
     """
 
     def bind(self, model: nn.Module) -> str | None:
-        """Find the attention layers, or the blocks if no layer has a known layout."""
         anatomy = find_anatomy(model)
         self._places = [layer.path for layer in anatomy.attention] or list(anatomy.blocks)
         self._has_attended = False

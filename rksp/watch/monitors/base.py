@@ -117,7 +117,6 @@ class Rule:
     advice: str = ""
 
     def __str__(self) -> str:
-        """Describe in words what raises an alarm."""
         sign = "≤" if self.direction == "down" else "≥"
         parts = []
         if self.direction is not None:

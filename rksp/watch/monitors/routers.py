@@ -273,7 +273,6 @@ def expert_load(logits: Tensor, top_k: int = 1) -> Tensor:
 
 
 def _scores(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits, zero for each token that is unreadable, and which tokens are not."""
     scores = at_least_float(logits)
     is_good = torch.isfinite(scores.amax(-1)) & ~torch.isnan(scores).any(-1)
     return torch.where(is_good[:, None], scores, torch.zeros_like(scores)), is_good

@@ -217,8 +217,6 @@ class _Verdict:
 
 
 class _Quantity:
-    """All layers of one quantity, and its open episode."""
-
     def __init__(self, rule: Rule, rules: Rules) -> None:
         self.rule, self.rules = rule, rules
         self.layers: dict[str, _Series] = {}

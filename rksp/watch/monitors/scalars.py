@@ -248,12 +248,13 @@ class NonFinite(Monitor):
         return super().bind(model)
 
     def arm(self, model: nn.Module) -> Sequence[RemovableHandle]:
+        after_block = lambda module, args, output: self._flush(first_tensor(output))
         return [
             *(
                 leaf.register_forward_hook(partial(self._after_leaf, name, is_inner))
                 for name, leaf, is_inner in self._leaves
             ),
-            *(block.register_forward_hook(self._after_block) for block in self._blocks),
+            *(block.register_forward_hook(after_block) for block in self._blocks),
         ]
 
     def read(self, moment: Moment) -> list[Reading]:
@@ -287,9 +288,6 @@ class NonFinite(Monitor):
             # What is not made yet waits for the loss, which shows it without making it.
             if not is_inner and not isinstance(tensor, Unmade):
                 self._flush(tensor.detach())
-
-    def _after_block(self, module: nn.Module, args: object, output: object) -> None:
-        self._flush(first_tensor(output))
 
     def _flush(self, result: Tensor | None) -> None:
         """Sum the pending outputs, unless the result computed from them is finite."""

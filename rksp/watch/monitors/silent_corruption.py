@@ -83,7 +83,6 @@ class SilentCorruption(Monitor):
         return handles
 
     def read(self, moment: Moment) -> list[Reading]:
-        """Gather the gains and, at their cadence, the checksums of all ranks."""
         readings = []
         for path, gains in zip(self._blocks, self._gathered_gains(), strict=True):
             found = self._outlier(path, gains)
@@ -145,7 +144,6 @@ class SilentCorruption(Monitor):
 
 
 def _log_rms(value: object) -> list[Tensor]:
-    """Return ln RMS of the first tensor, as a list that is empty without one."""
     tensor = first_tensor(value)
     return [] if tensor is None else [0.5 * tensor.detach().float().square().mean().log()]
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -65,8 +65,8 @@ class JsonLines(Sink):
             ) from error
 
     def write(self, readings: Sequence[Reading], alarms: Sequence[Alarm]) -> None:
-        lines = [_line("reading", reading) for reading in readings]
-        lines += [_line("alarm", alarm) for alarm in alarms]
+        lines = [_line_of_reading(reading) for reading in readings]
+        lines += [text_of_record("alarm", asdict(alarm)) for alarm in alarms]
         self._append("".join(lines))
 
     def close(self) -> None:
@@ -127,15 +127,21 @@ def record_of(line: dict[str, Any]) -> Reading | Alarm:
     return Alarm(**known)
 
 
-def _line(kind: str, record: Reading | Alarm) -> str:
-    entries = {"kind": kind, **asdict(record)}
-    detail = entries.pop("detail", {})
-    entries |= {_DETAIL + name: value for name, value in detail.items()}
+def _line_of_reading(reading: Reading) -> str:
+    entries = asdict(reading)
+    detail = entries.pop("detail")
+    return text_of_record(
+        "reading", entries | {_DETAIL + name: value for name, value in detail.items()}
+    )
+
+
+def text_of_record(kind: str, entries: Mapping[str, object]) -> str:
+    """Return a line of a log; what is no number of JSON is a string."""
     safe = {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in entries.items()
     }
-    return json.dumps(safe, allow_nan=False) + "\n"
+    return json.dumps({"kind": kind, **safe}, allow_nan=False) + "\n"
 
 
 class TensorBoard(Sink):
@@ -224,7 +230,6 @@ class Trackio(Sink):
 
 
 def _first(alarms: Sequence[Alarm], seen: set[tuple[str, str, str]]) -> Iterator[Alarm]:
-    """Yield the first alarm of every quantity and severity, and note it as seen."""
     for alarm in alarms:
         key = (alarm.monitor, alarm.quantity, alarm.severity)
         if key not in seen:

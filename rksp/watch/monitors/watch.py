@@ -224,13 +224,11 @@ class Watch:
             self.seconds[monitor.name] += self._clock() - started
 
     def _guard(self, monitor: Monitor, call: Callable[[], T]) -> T | None:
-        """Call a monitor, with restored generators; return None if it raised."""
         with self._guarded(monitor), torch.random.fork_rng(devices=self._devices):
             return call()
         return None
 
     def _wrap(self, monitor: Monitor, handle: RemovableHandle) -> None:
-        """Put a guard around one of the monitor's hooks, where it is registered."""
         hooks = definite(handle.hooks_dict_ref())
         hook, is_forward = hooks[handle.id], id(hooks) in self._forward
 

@@ -100,10 +100,6 @@ _ALL_HEADS = 2048  # a model with more is watched at four heads a layer
 _FEW_HEADS = 4
 
 
-def _attention(model: nn.Module) -> tuple[AttentionLayer, ...]:
-    return find_anatomy(model).attention
-
-
 @dataclass(eq=False)
 class QKSpectralEntropy(Monitor):
     """Effective rank of the change of W_q W_kᵀ over a window, per head (arXiv 2606.28116).
@@ -135,7 +131,8 @@ class QKSpectralEntropy(Monitor):
         ("qk_delta2_rank", "qk_delta3_rank", "query_update_rank", "key_update_rank"), _FALLING_RANK
     )
     source = "arXiv 2606.28116"
-    find, missing = _attention, "no attention layer of a known layout was found"
+    find = lambda model: find_anatomy(model).attention
+    missing = "no attention layer of a known layout was found"
 
     windows: tuple[PositiveInt, ...] = ()
 
@@ -360,8 +357,6 @@ class UpdateRMS(Monitor):
 
 
 class _Adam(NamedTuple):
-    """What an Adam-like optimizer knows of a parameter."""
-
     mean: Tensor
     square: Tensor
     steps: float

@@ -18,6 +18,7 @@ from rksp.checks.advisories import audit, gpu_facts, model_facts, packages
 from rksp.checks.environment import installed_here
 from rksp.documents.finding import Level
 from rksp.ground.errors import InputError
+from rksp.recipe.optimizers.groups import groups_of
 from rksp.recipe.optimizers.table import optimizer_of_class
 from rksp.recipe_files.parse.document import Document
 from rksp.recipe_files.parse.values import Parsed
@@ -112,7 +113,6 @@ def facts_of_loop() -> Mapping[str, Fact]:
 
 
 def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact]:
-    """Return what the objects of a training show."""
     config = getattr(model, "config", None)
     on_gpu = any(p.is_cuda for p in model.parameters())
     is_sharded = any(isinstance(p, DTensor) for p in model.parameters())
@@ -123,10 +123,10 @@ def _live_facts(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Fact
         world_size=world_size(),
     )
     if optimizer is not None:
-        settings, kind = optimizer.param_groups[0], optimizer_of_class(type(optimizer))
+        group, kind = next(groups_of(optimizer)), optimizer_of_class(type(optimizer))
         name = type(optimizer).__name__.lower() if kind is None else kind.name
-        is_fused = bool(settings.get("fused")) and name.startswith("adam")
-        found["optimizer"] = Fact((name, "adam_fused") if is_fused else (name,))
-        rate = settings.get("initial_lr", settings["lr"])  # before the first step of warm-up
-        found |= stated(weight_decay=settings.get("weight_decay"), learning_rate=rate)
+        is_fused = group.is_fused and name.startswith("adam")
+        rate = group.rate if group.initial is None else group.initial  # before warm-up
+        found |= stated(weight_decay=group.weight_decay, learning_rate=rate)
+        found |= {"optimizer": Fact((name, "adam_fused") if is_fused else (name,))}
     return found

@@ -282,14 +282,11 @@ class Beside:
 
 
 def _trim(entries: list[float] | list[Action], keep: int | None) -> None:
-    """Drop the oldest entries of a list once it is twice as long as `keep`."""
     if keep is not None and len(entries) > 2 * keep:
         del entries[:-keep]
 
 
 class _Passes:
-    """The forward and backward passes of one step, as often as they are asked for."""
-
     def __init__(
         self,
         moment: Moment,

@@ -15,6 +15,7 @@ from rksp.ground.files import check_writable
 from rksp.own_runs.outcome import Curves, Ended, OutcomePolicy
 from rksp.own_runs.record import append_row, row_of, shape_of
 from rksp.recipe import Recipe, fields_of
+from rksp.recipe.optimizers.groups import highest_rate
 from rksp.recipe.start import LEARNED
 
 _FEWEST = 10  # rates after the peak that show a schedule, and
@@ -54,8 +55,8 @@ class Recorded:
         """Note the loss of a step, and its rate."""
         if loss is not None:
             self._losses.append(float(loss))
-        groups = [] if self._optimizer is None else self._optimizer.param_groups
-        self._rates.append(max((float(group["lr"]) for group in groups), default=0.0))
+        own = () if self._optimizer is None else (self._optimizer,)
+        self._rates.append(highest_rate(*own))
 
     def write(self, *, is_whole: bool = True) -> None:
         """Append the run, once; a run without a loss or a rate says nothing and is left out.

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ _LOOKS = 1.0  # seconds between two looks whether `rksp watch` was killed
 
 
 def _note(event: str) -> None:
-    """Leave a file that tells `rksp watch` what this process came to."""
     with contextlib.suppress(OSError):  # the command has outlived `rksp watch`
         Path(_FOLDER, f"{os.getpid()}.{event}").touch()
 
@@ -47,7 +46,7 @@ class _Torch:
 
     is_asking = False
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return the spec of torch, to whoever only asks for it too; None for other modules."""
         if name != "torch" or self.is_asking:
             return None

@@ -1,4 +1,4 @@
-"""Sixteen kinds of residual blocks in one small decoder, for the experiment `spectrum`."""
+"""Sixteen kinds of residual blocks in one small decoder: those of the experiment `spectrum`."""
 
 from __future__ import annotations
 
