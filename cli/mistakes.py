@@ -115,7 +115,6 @@ _COMMANDS = {
     "score": "check validate verify lint predict assess evaluate judge preflight estimate",
     "why": "diagnose doctor postmortem analyze analyse logs log",
     "grid": "sweep search tune",
-    "watch": "run train monitor exec attach",
 }
 
 
