@@ -359,9 +359,11 @@ def nearest_published(name: str) -> str:
     ids = [one for line in _text()[0].splitlines()[1:] for one in line.split("\t")[3].split()]
     model = name.rpartition("/")[2].lower()
     named: dict[str, str] = {}
-    for one in (*ids, *sorted(type_names())):
+    for one in (*sorted(type_names()), *ids):
         named.setdefault(one.rpartition("/")[2].lower(), one)
-    close = difflib.get_close_matches(model, named, n=3, cutoff=0.75)
+    same = [one for one in named if one.replace("-", "") == model.replace("-", "")]
+    begun = sorted((one for one in named if one.startswith(f"{model}-")), key=len)
+    close = same[:1] or begun[:3] or difflib.get_close_matches(model, named, n=3, cutoff=0.75)
     return f"; did you mean {', '.join(named[one] for one in close)}?" if close else ""
 
 

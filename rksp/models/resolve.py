@@ -149,7 +149,10 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         return _from_hub(_from_path(found_here, request))
     if re.match(r"\.[A-Za-z]+(\W|$)", path.suffix):
         raise UnknownModel(absent(target))
-    hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
+    hint = absent(target).rpartition("folder")[2]
+    if hint == ".":
+        near = nearest_published(target.replace(" ", "-"))
+        hint = near or nearest(target, types_for(target)) or hint
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."

@@ -28,7 +28,7 @@ def answer(report: ScoreReport, risk: Answer) -> str:
         return published(report, risk)
     if rate is None:
         return "which learning rate is right?"
-    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
+    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps:,} steps"
     return f"{odds(risk)}{diverging(risk)} {at}"
 
 
