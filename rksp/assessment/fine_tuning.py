@@ -188,11 +188,13 @@ def beyond_tuning(said: FineTuningEstimate, inputs: FineTuningInputs) -> list[st
     A family that no row holds only widens the answer, and so does an encoder among the lab's sizes,
     whose other kinds are near each other; another name decides what is answered.
     """
+    unseen = [(factor, level.split("/")[-1], level) for factor, level in said.unseen]
+    is_other = any(factor == "method" for factor, *_ in unseen)  # than any adapters, of any model
     found = [
         f"no fine-tuning run in the data used has the {_NAMES.get(factor, factor)} "
-        f"{level.split('/')[-1]}{' below 5M parameters' * level.startswith('tiny')}"
-        for factor, level in said.unseen
-        if factor != "family" and level not in _NEARBY
+        f"{name}{' below 5M parameters' * level.startswith('tiny')}"
+        for factor, name, level in unseen
+        if factor != "family" and level not in _NEARBY and not (is_other and name == "any")
     ]
     if inputs.objective in _RECIPES_ONLY:
         found.append(

@@ -68,6 +68,8 @@ def training(report: documents.ScoreReport, name: str) -> str:
     if recipe.objective in AFTER_TRAINING:
         return f"{', '.join(filter(None, (loss, adapters)))} for {name}"
     target = report.target
+    if target.start.is_scratch and target.model_type is None and target.parameters is None:
+        return name  # of what is not known, a start is not either
     if target.start.is_scratch:
         return f"{name} from scratch{f' for {loss}' * bool(loss)} ({target.start.because})"
     how = f"{f' for {loss}' * bool(loss)}{f' with {adapters}' * bool(adapters)}"

@@ -420,7 +420,7 @@ def recipe_table(
 def in_full(origin: Origin) -> Origin:
     """Return an origin whose text says all of it, as tables and reports show it."""
     place = f" (line {origin.line})" if origin.line else ""
-    keys = " × ".join(origin.keys)
+    keys = " and ".join(origin.keys)
     if place and origin.text.startswith(keys):
         text = f"{keys}{place}{origin.text[len(keys) :]}"
     else:

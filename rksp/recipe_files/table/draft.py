@@ -233,7 +233,7 @@ class Draft:
                 return
         seen = [f for f in found if f is not None and f.key]
         self.seen.update(f.key for f in seen)
-        keys = " × ".join(f.key for f in seen)
+        keys = " and ".join(f.key for f in seen)
         roots = self._roots(*after)
         kind = OriginKind.COMPUTED if text and (len(seen) > 1 or after) else OriginKind.FILE
         if not seen:

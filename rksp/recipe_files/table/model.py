@@ -286,10 +286,11 @@ def _describe(
     draft: Draft, kind: str, sizes: dict[str, int], prefix: str, *, is_gpt2: bool
 ) -> None:
     is_read = not kind  # as one of two types, whose own defaults are of other sizes
-    lacking = ", ".join(word for setting, word in _ASSUMED.items() if setting not in sizes)
-    note = f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}"
-    note += f"; what it does not give is assumed: {lacking}." if lacking else "."
     kind = kind or ("gpt2" if is_gpt2 and "num_key_value_heads" not in sizes else "llama")
+    lacking = ", ".join(word for setting, word in _ASSUMED.items() if setting not in sizes)
+    place = f"under {prefix.rstrip('.')}" if prefix else "in the file"
+    note = f"The sizes {place} are read as those of {kind}"
+    note += f"; what they do not give is assumed: {lacking}." if lacking else "."
     width, of_head = sizes["hidden_size"], sizes.get("head_dim", _HEAD_WIDTH)
     heads = sizes.setdefault("num_attention_heads", max(1, width // of_head))
     if kind == "gpt2":
