@@ -488,8 +488,10 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     kind, switch = convert.kind_of_adapters(draft, "qlora" if is_four else "lora", home=home)
     draft.put("peft", "other" if is_other else kind, sign, bits, switch)
     rank_keys, alpha, targets = (
-        " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
-    )
+        " ".join(one.key for one in said[part])
+        or " ".join(f"{at}{one}" for at in ("", home) for one in spelt("peft", part))
+        for part in ("rank", "alpha", "targets")
+    )  # what is absent is asked for too: a misspelt key is then told
     convert.put_lora(draft, rank_keys, alpha, targets)
 
 
