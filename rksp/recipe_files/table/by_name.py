@@ -477,6 +477,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
         draft.put("peft", "other", other)  # such as peft's `C3A`
     if sign is None:
         return
+    if not said["bits"]:
+        draft.get(*spelt("peft", "bits"))  # asked for, so that a misspelt key is told
     bits = next((one for one in said["bits"] if is_on(one.value)), None)
     marks = [str(word.value) if word else "", on.key if on else ""]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
