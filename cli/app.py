@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 import traceback
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
-from unicodedata import category
 
 import typer
 
 from rksp.cli import defaults
 from rksp.cli.process import own_streams
 from rksp.ground.allocator import loading
-from rksp.ground.errors import InputError, RkspError, nearest, summary
+from rksp.ground.errors import InputError, RkspError, summary
 from rksp.ground.text import one_line
 
 # What each does, the first line of its docstring, by where it is in rksp.cli.
@@ -75,18 +72,15 @@ class BriefCommand(typer.core.TyperCommand):
     brief: tuple[str, ...] = ()
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """Keep the words for what is said of them, and note an option that is given twice."""
-        from rksp.cli.mistakes import TYPED, given_twice
+        """Keep the words for what is said of them."""
+        from rksp.cli.mistakes import TYPED
 
         context.meta[TYPED] = [*arguments]
         try:
-            *_, order = self.make_parser(context).parse_args(args=[*arguments])
+            return super().parse_args(context, arguments)
         except _UsageError as error:
             error.ctx = context
             raise
-        for note in given_twice(context, order):
-            print(f"rksp: {note}", file=sys.stderr)
-        return super().parse_args(context, arguments)
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help; parameters that are left out of it are only hidden while it is made."""
@@ -174,11 +168,9 @@ class CommandTable(typer.core.TyperGroup):
         if name not in self.commands and not name.startswith("-"):
             if name == "rksp":
                 raise InputError("rksp was typed twice; leave one out.")
-            hint = (
-                nearest(name, (*self.commands, *OLD))
-                or f"; did you mean rksp score {one_line(name)}?"
-            )
-            raise InputError(f"There is no command {one_line(name)!r}{hint}")
+            from rksp.cli.mistakes import unknown_command
+
+            raise InputError(unknown_command(name, self.commands))
         return super().resolve_command(context, arguments)
 
 
@@ -251,36 +243,9 @@ def main(
     sys.exit(code)
 
 
-def _retyped(word: str) -> str:
-    """Return a word as a keyboard writes it; text programs put other dashes, quotes and blanks."""
-    signs = {"Pd": "-", "Zs": " ", "Pi": "", "Pf": "", "Ps": ""}
-    changed = "".join(c if c.isascii() else signs.get(category(c), c) for c in word)
-    if changed == word or not re.match("-+[A-Za-z]", changed):
-        return changed if changed.count("-") == word.count("-") else word
-    name = changed.lstrip("-")
-    return f"-{name}" if len(name.partition("=")[0]) == 1 else f"--{name}"
-
-
-def _refuse_typography(words: Sequence[str]) -> None:
-    """Refuse an option or value with signs that a text program put in place of those of the keys.
-
-    Raises:
-        InputError: There is one.
-    """
-    for word in words:
-        if word == "--":
-            return
-        if _retyped(word) != word and not os.path.lexists(word):
-            raise InputError(
-                f"{one_line(word, 60)} has the dashes, quotes or blanks of a text program; write "
-                f"{one_line(_retyped(word), 60)}."
-            )
-
-
 def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tuple[int, str]:
     command = typer.main.get_command(program)
     try:
-        _refuse_typography(sys.argv[1:] if arguments is None else arguments)
         code = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
@@ -289,7 +254,9 @@ def _ended(arguments: list[str] | None, program: typer.Typer, name: str) -> tupl
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return error.exit_code, ""
-        return error.exit_code, _said(_complaint(error, arguments or sys.argv[1:]))
+        from rksp.cli.mistakes import complaint
+
+        return error.exit_code, _said(complaint(error, arguments or sys.argv[1:]))
     except RkspError as error:
         if os.environ.get("RKSP_TRACEBACK") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)  # of the user's own code, or of a library
@@ -318,34 +285,6 @@ def _left_by_typer(error: SystemExit) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     module: str = frame.f_globals.get("__name__", "")
     return module.partition(".")[0] == "typer"
-
-
-def _complaint(error: Any, arguments: Sequence[str]) -> str:
-    """Say in one sentence what is wrong with an option or an argument; its fields say which."""
-    context, parameter = error.ctx, getattr(error, "param", None)
-    if hasattr(error, "possibilities"):  # of an option that is not there
-        from rksp.cli.mistakes import unknown_option
-
-        name = error.option_name  # of `-lr` only `-l`
-        whole = next((one for one in arguments if len(name) == 2 and one.startswith(name)), name)
-        return unknown_option(whole, context)
-    if context and hasattr(error, "option_name"):  # without its value, or with one too many
-        from rksp.cli.mistakes import wanting
-
-        return wanting(error.option_name, context)
-    if parameter is None:
-        from rksp.cli.mistakes import unexpected_words
-
-        said = error.format_message().rstrip(".")
-        return unexpected_words(said, context) if context else f"{said}."
-    is_option = parameter.param_type_name == "option"
-    name = parameter.opts[0] if is_option else parameter.name.upper()
-    if hasattr(error, "param_type"):  # of one that is missing
-        from rksp.cli.mistakes import missing
-
-        return missing(name, context)
-    said = one_line(error.message)
-    return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
 
 
 def _said(sentence: str) -> str:

@@ -52,12 +52,13 @@ SHIPPED = {
 def explain(
     context: typer.Context,
     of: Annotated[RunOptions, Panel(title="Run file", only=("devices", "as_format"))],
-    word: Annotated[
-        str | None,
+    words_typed: Annotated[
+        list[str] | None,
         typer.Argument(
+            metavar="[WORD]",
             help="Any word that rksp prints: a check (RKSP101, initial-loss), an advisory "
             "(RKSA-2026-0036), a column, a verdict, a field of the recipe, a lever, a monitor, an "
-            "arm or a fault; or a run file."
+            "arm or a fault; or a run file.",
         ),
     ] = None,
     rows: Annotated[
@@ -72,6 +73,7 @@ def explain(
     output_format: TextOrJson = "text",
 ) -> int:
     """Explain a word of the output or a run file; without one, list all checks."""
+    word = " ".join(words_typed) if words_typed else None
     is_file = word is not None and (
         of.as_format is not None or _is_there(word) or is_run_file(word)
     )

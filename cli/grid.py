@@ -162,11 +162,9 @@ def _plan(
         overrides=overrides,
         recipe={name: recipe.values[name] for name in recipe.typed},
         samples=options.samples,
-        seed=options.sample_seed,
         ignore=options.ignore,
         devices=of.devices,
         trainer=of.as_format,
-        max_cells=options.max_cells,
         allow_hub=model.allow_hub,
     )
 

@@ -132,16 +132,21 @@ def trainers_word(field: str) -> Callable[[str], str | None]:
 
     def read(name: str) -> str | None:
         from rksp.recipe_files.table import names
+        from rksp.recipe_files.table.spellings import plain, spelt
 
         if field == "precision":
             return names.precision_of(name)
+        if field == "objective":
+            return "lm" if plain(name) in (*spelt("objective", "for"), "causal_lm") else None
         if field == "schedule":
             return names.schedule_of(name)[0]
         found, loss = names.optimizer_of(name)
         spelled = found is not None and _VARIANT.sub("", name.lower().replace(found, "", 1)) == ""
         return found if spelled and not loss else None
 
-    return read if field in ("precision", "optimizer", "schedule") else lambda name: None
+    return (
+        read if field in ("precision", "objective", "optimizer", "schedule") else lambda name: None
+    )
 
 
 def _as_size(value: str) -> str:

@@ -93,7 +93,9 @@ def _validated(file: Path, content: bytes, document: dict[str, Any], kind: str) 
     where = ".".join(map(str, errors[0]["loc"]))
     said = errors[0]["msg"].removeprefix("Value error, ")
     place = f" The field {one_line(where, 200)} is wrong: {said}." if where else f" {said}."
-    raise ArtifactError(f"{file} is not a report of this rksp.{place}")
+    raise ArtifactError(
+        f"{file} is not a report of this rksp; give what -o NAME.json saved.{place}"
+    )
 
 
 def outputs(output_format: str, files: list[str], kind: str = "score") -> list[Output]:

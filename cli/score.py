@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,7 +116,12 @@ def score(
         files = outputs(output.output_format, output.output, "files" if is_many else "score")
         terms = Terms(**{name: getattr(gate, name) for name in Terms.model_fields})
         baseline = None if gate.baseline is None else load(gate.baseline)
-        select_findings((), gate.select, gate.ignore, assignments(gate.levels, "--level"))  # first
+        select_findings(
+            (),
+            gate.select,
+            gate.ignore,
+            assignments(gate.levels, "--level", "CHECK=LEVEL, such as RKSP503=note"),
+        )  # first
         if is_many:
             if said := misplaced(target, context):
                 raise InputError(said)
@@ -180,7 +186,8 @@ def _several(
         if is_of_folder and not holds_a_run(name):
             return None
         plain = of.model_copy(update={"devices": None, "as_format": None})
-        run = (of if is_run_file(name) else plain).run(name, recipe)
+        with redirect_stderr(io.StringIO()):  # notes on forty files would hide the table
+            run = (of if is_run_file(name) else plain).run(name, recipe)
         question = _question(run, model, past, terms)
         return question.audited()[0].answer(config)
 

@@ -344,7 +344,6 @@ class PlanOptions(Finite):
         int | None,
         Flag("--samples", "Draw this many cells at random; needed for ranges.", unit="cells"),
     ] = Field(default=None, ge=1)
-    sample_seed: Annotated[int, Flag("--sample-seed", "Seed of the random draw.", unit="seed")] = 0
     ignore: Annotated[
         list[str],
         Flag(
@@ -353,9 +352,6 @@ class PlanOptions(Finite):
             unit="axis",
         ),
     ] = []
-    max_cells: Annotated[int, Flag("--max-cells", "Refuse larger grids.", unit="cells")] = Field(
-        default=10_000, ge=1
-    )
     dry_run: Annotated[bool, Flag("--dry-run", "Print the cells and stop.")] = False
 
 

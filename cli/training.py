@@ -17,14 +17,13 @@ from rksp.confirm.options import TrialOptions
 from rksp.documents.options import MeasureOptions
 from rksp.ground.errors import InputError
 from rksp.ground.files import check_writable
-from rksp.ground.flags import count
 from rksp.ground.model import definite
-from rksp.ground.text import one_line, short
+from rksp.ground.text import short
 from rksp.question.next_step import MAX_TRAINED
 from rksp.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rksp.confirm.calibrate import Ladder, Shown
+    from rksp.confirm.calibrate import Shown
     from rksp.documents.confirm import ConfirmReport
     from rksp.documents.score import ScoreReport
     from rksp.models.source import ModelSource
@@ -240,7 +239,6 @@ def _trained(
         recipe,
         steps=options.steps,
         seed=measure.seed,
-        text=options.text,
         data=measure.data,
         device=options.device,
     )
@@ -249,29 +247,16 @@ def _trained(
         train(made, record, ranks=ranks)
         return None
     with process.live_progress(lambda what: ": step " not in what) as progress:
-        progress("timing a few steps", 0, 1)
-        _announce(made, ranks.count)
+        rates = [short(rate, 2) for rate in made.first_rates()]
+        shape, recipe = made.shape, made.recipe
+        shared.say(
+            [
+                f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
+                f"{recipe.sequence_length} tokens) of {source.target}, width "
+                f"{shape.width}, depth {shape.depth}, at {rates[0]} to {rates[-1]}"
+            ]
+        )
         return shown(train(made, record, progress, ranks), made)
-
-
-def _announce(ladder: Ladder, processes: int) -> None:
-    from rksp.confirm.calibrate import cost
-
-    seconds, size = cost(ladder)
-    seconds /= processes
-    rates = ladder.first_rates()
-    minutes = "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
-    recipe = ladder.recipe
-    shared.say(
-        [
-            f"{len(rates)} runs of {recipe.max_steps} steps ({recipe.batch_size} × "
-            f"{recipe.sequence_length} tokens) of "
-            f"{one_line(ladder.trainee.source.target, 60)}, width "
-            f"{ladder.shape.width}, depth {ladder.shape.depth}, at {short(rates[0], 2)} to "
-            f"{short(rates[-1], 2)}: {minutes}, {count(size)}B of memory and more"
-            f"{f' in each of {processes} processes' if processes > 1 else ''}"
-        ]
-    )
 
 
 def _answer(

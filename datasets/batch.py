@@ -63,7 +63,7 @@ class Batch:
     inputs: Tensor | tuple[Any, ...] | dict[str, Any]
     labels: Tensor | None
     objective: Objective | None = None
-    given: Any = None
+    given: object = None
     is_whole: bool = False
 
     @property
@@ -96,12 +96,12 @@ class Batch:
         return replace(self, **parts)
 
 
-def tensors(value: Any) -> list[Tensor]:
+def tensors(value: object) -> list[Tensor]:
     """Return every tensor in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         return [value]
-    parts = value.values() if isinstance(value, Mapping) else value
-    return [t for part in parts for t in tensors(part)] if isinstance(value, _NESTED) else []
+    parts = [*value.values()] if isinstance(value, Mapping) else value
+    return [t for part in parts for t in tensors(part)] if isinstance(parts, tuple | list) else []
 
 
 def mapped(value: object, change: Callable[[Tensor], Tensor]) -> Any:

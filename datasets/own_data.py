@@ -328,7 +328,6 @@ class _Coder:
         return list(found)
 
     def chat(self, messages: Sequence[object]) -> list[int]:
-        """Encode a conversation through the checkpoint's template."""
         with foreign(f"The chat template of {self.target} refuses a conversation"):
             said = [_message(one) for one in messages]
             text = self.tokenizer.apply_chat_template(said, tokenize=False)  # type: ignore[union-attr]  # a chat

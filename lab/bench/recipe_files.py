@@ -51,7 +51,9 @@ that may be one device's or all devices', prompts or answers, a rate that a comm
 `$ARGS`) is unknown;
 without a rate, an optimizer, an objective, a batch, a length that the answer uses, the answer is
 *cannot tell* (exit code 4 under `--fail-on unknown`), as it is for a model that nobody here knows.
-What a script has a default for (`${{LR:-1e-5}}`) is read at it.
+What a script has a default for (`${{LR:-1e-5}}`) is read at it, and its tests are decided where all
+their words are known; an unknown test leaves what it sets unknown. A command's own program has no
+other trainer's defaults, and what it adds to stored weights leaves open what is trained.
 
 A file of no known trainer is read *by name*: `thesaurus.toml` has the spellings of each field and
 their units, searched at any depth. The objective comes from what stands in the file (estimators,

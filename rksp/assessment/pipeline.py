@@ -184,6 +184,7 @@ def judge(
     classifier: EdgePredictor | None = None,
     alternatives: Sequence[tuple[str, Recipe]] = (),
     unknown: Mapping[str, str] = MappingProxyType({}),
+    has_devices: bool = True,
     with_details: bool = True,
     rates: Sequence[float] = (),
     progress: Progress = lambda done, total, label: None,
@@ -199,6 +200,8 @@ def judge(
             they leave out, each with its assumption.
         unknown: Fields that the run gives and nobody can tell, with why; of those that an answer
             uses each alone makes it "cannot tell".
+        has_devices: The number of devices is known; without it a batch may be many times the one
+            of a device, and no check holds that against the run.
         with_details: Compute the curve of the risk and say which rate is better too, and list the
             checks that could not run.
         rates: Learning rates at which a `Remembered` classifier will be asked for this recipe.
@@ -241,7 +244,7 @@ def judge(
         highest_published=(
             assessment.published.highest if isinstance(assessment, FromPublished) else None
         ),
-        unknown=frozenset(unknown),
+        unknown=frozenset([*unknown, *(() if has_devices else ("devices",))]),
         start=start,
         declared=evidence.declared,
         reads_tokens=evidence.reads_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from rksp.calls.score import score
+from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import CourseReport, RateReport, RunsReport
 from rksp.ground.errors import InputError, RkspError, check_kind
 from rksp.ground.factory import refuse_factory
+from rksp.ground.files import read_head
 from rksp.ground.model import definite
 from rksp.ground.text import short
 from rksp.models.declared import Declared
@@ -40,6 +43,7 @@ _MOST_FINDINGS = 5
 _ROUNDED = 1.01  # a logged rate may be rounded
 _MOST_BESIDE = 40  # files of a folder that may be the run's own
 _MOST_DIFFERENT = 6
+_HEAD, _RUN = 64, b'{"kind": "run"'  # how a run begins in the log of a watch
 
 
 def why(
@@ -79,7 +83,7 @@ def why(
     history = _history(raws, question, metric, may_fail=bool(stories))
     told = None if history is None else history_report(history)
     rate = question.rate(stories[0]) if is_one else None
-    courses = [_course_report(story, rate) for story in stories]
+    courses = [_course_report(story, rate, _watched(story)) for story in stories]
     return RunsReport(
         verdict=_verdict(courses if is_one else [], history),
         target=question.name,
@@ -230,11 +234,26 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
     if not courses:
         return "doubtful" if history is not None and history.doubt else "read"
     fate = Fate(courses[0].outcome)
-    return "cannot tell" if fate is Fate.UNTOLD else "failed" if fate.is_failure else "fine"
+    known = {Fate.UNTOLD: "cannot tell", Fate.ALARMED: "alarmed"}
+    return known.get(fate, "failed" if fate.is_failure else "fine")
 
 
-def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
+def _watched(story: Story) -> WatchReport | None:
+    """Return what `rksp watch` tells of a run whose log it wrote; None of all others."""
+    with contextlib.suppress(RkspError):
+        if story.raw.file.suffix == ".jsonl" and read_head(story.raw.file, _HEAD).startswith(_RUN):
+            from rksp.confirm.watched import watched_run  # it imports torch
+
+            return watched_run(story.raw.file)
+    return None
+
+
+def _course_report(
+    story: Story, rate: RateReport | None, watched: WatchReport | None
+) -> CourseReport:
     found = story.course
+    has_alarms = watched is not None and bool(watched.alarms or watched.causes)
+    is_alarmed = has_alarms and not found.fate.is_failure
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
     at_onset = None
@@ -245,7 +264,7 @@ def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
         file=str(story.raw.file),
         metric=definite(story.held_out_name) if of_held_out else story.metric,
         records=len(judged.values),
-        outcome=found.fate.value,
+        outcome=(Fate.ALARMED if is_alarmed else found.fate).value,
         first_value=found.first,
         final_value=found.last,
         final_step=found.last_step,
@@ -258,7 +277,7 @@ def _course_report(story: Story, rate: RateReport | None) -> CourseReport:
         lead_steps=found.lead,
         learning_rate=_peak(story) if rate is None else rate.learning_rate,
         rate_at_onset=at_onset,
-        told=list(_told(story)),
+        told=list(_told(story, watched)),
         loss=_thinned(story.curve),
         held_out=_thinned(story.held_out),
         grad_norm=_thinned(story.grad_norm),
@@ -294,14 +313,20 @@ _TOLD = {
 }
 
 
-def _told(story: Story) -> Iterator[str]:
+def _told(story: Story, watched: WatchReport | None) -> Iterator[str]:
     found = story.course
     losses = {name: getattr(found, name) for name in ("first", "ended", "level", "best")}
     of = {n: short(x, 4) if math.isfinite(x) else "no number" for n, x in losses.items()}
     places = {name: _step(getattr(found, name)) for name in ("onset", "best_step")}
     name = "loss" if found.fate is Fate.OVERFIT else story.metric
     what = f"The {name if '/' in name else name.replace('_', ' ').lower()}"
-    yield _TOLD[found.fate].format(What=what, **of, **places)
+    told = _TOLD[found.fate].format(What=what, **of, **places)
+    if watched is None:
+        yield told
+    else:  # which has more to tell than the loss
+        yield told.replace("; nothing went wrong", "")
+        yield f"{re.sub('^it', 'It', watched.ended)}."
+        yield from watched.conclusions
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return
     if found.lead:

@@ -72,7 +72,7 @@ class CheckEvidence:
         do_not_exceed: The learning rate below which few edges lie.
         likely_edge: Learning rate above which failure is likelier than success.
         highest_published: The highest rate of published runs, where they alone answer.
-        unknown: Fields that the run gives and nobody can tell.
+        unknown: Fields that the run gives and nobody can tell, and `devices` if a batch needs them.
         start: The weights that the run starts from; of trained ones no check reads the
             initialization.
         reads_tokens: The model reads tokens, so that rates of language models can be compared.

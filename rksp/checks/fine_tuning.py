@@ -35,6 +35,7 @@ _WILD_SCALES = (0.1, 8.0)  # beyond these it is a cause: no public recipe is nea
 # known to have trained, most of them small classification tasks, 95 % take at most the second.
 _EPOCHS, _MOST_EPOCHS = 10.0, 20.0
 _ASKED = {"model", "peft", "optimizer", "objective", "batch_size"}  # which a usual rate is of
+_REPLICAS = 64  # that a run may well have which does not say how many
 _PREFERENCE_LOSSES = (*PREFERENCES, *REINFORCED)
 _BETAS = (0.01, 10.0)  # searched for DPO and KTO, and what SimPO's authors suggest
 _KL, _WILD_KL = 0.2, 2.0  # Ziegler et al. began there; ten times that
@@ -82,7 +83,8 @@ def _limit(evidence: CheckEvidence) -> float:
         limit = _IMAGES
     else:
         limit = _PREFERENCE if is_preference else _whole(evidence)
-        limit *= max(1.0, math.sqrt(evidence.tokens / _BATCH_TOKENS))
+        copies = _REPLICAS if "devices" in evidence.unknown else 1
+        limit *= max(1.0, math.sqrt(copies * evidence.tokens / _BATCH_TOKENS))
     return limit / 3 if family == "sign-like" else limit
 
 
@@ -97,6 +99,8 @@ def _whole(evidence: CheckEvidence) -> float:
 def _batch(evidence: CheckEvidence) -> Iterator[Observation]:
     recipe, rate = evidence.recipe, evidence.recipe.learning_rate
     if rate is None or recipe.batch_size > _FEW or recipe.objective in _PREFERENCE_LOSSES:
+        return
+    if "devices" in evidence.unknown:
         return
     is_whole = recipe.peft == "none"
     yield Observation(

@@ -92,6 +92,9 @@ def find_check(wanted: str) -> Check:
     """
     key = wanted.upper() if wanted.upper().startswith("RKSP") else wanted.lower()
     if key not in _BY_KEY:
+        seen = key[:4] + key[4:].translate({79: "0", 73: "1", 76: "1"})  # RKSP5O1, with letters
+        if seen in _BY_KEY:
+            raise InputError(f"No check is called {wanted!r}; did you mean {seen}?")
         relatives = [code for code in _BY_KEY if key.startswith("RKSP") and code[:5] == key[:5]]
         hint = nearest(key, relatives or _BY_KEY) or "; rksp explain lists them."
         raise InputError(f"No check is called {wanted!r}{hint}")

@@ -44,7 +44,7 @@ def audited(
     """
     from rksp.recipe_files.said.facts import run_facts, trainer_of
 
-    trainer = "" if read is None else trainer_of(read.reader)[1]
+    trainer = "" if read is None else trainer_of(read.reader).package
     if env is None and not here and not trainer:
         return None, ()
     from rksp.checks.environment import installed_here, read_environment

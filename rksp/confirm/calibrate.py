@@ -47,8 +47,6 @@ STEPS = 100
 _LOWEST, _STEP = 10**-1.35, 10**0.3  # times the likely edge; from rate to rate
 _TUNING_STEP = 10**0.5  # the range is wider, as it begins lower
 _COUNT, _MOST = 8, 12  # rates to begin with, and after the ladder was made longer
-_COPIES = 6  # of the weights in memory: gradients, two moments, and what a step holds
-_TIMED = 3  # steps that are timed before the ladder starts
 _WAIT = timedelta(days=2)  # for the longest run of another rank; a dead one ends the others
 
 
@@ -158,7 +156,6 @@ def make_ladder(
     *,
     steps: int = STEPS,
     seed: int = 0,
-    text: Path | None = None,
     data: Path | None = None,
     device: str = "cpu",
 ) -> Ladder:
@@ -171,7 +168,7 @@ def make_ladder(
     trained = recipe.shortened(steps).model_copy(update={"learning_rate": 1.0})
     inputs, shape = _described(source, trained, seed)
     rows = None if data is None else read_own_rows(data)
-    trainee = Trainee(source=source, recipe=trained, text=text, data=rows, device=device)
+    trainee = Trainee(source=source, recipe=trained, data=rows, device=device)
     known = json.dumps(trainee.identity() | {"seed": seed}, sort_keys=True, default=str)
     return Ladder(trainee=trainee, shape=shape, inputs=inputs, seed=seed, key=digest(known))
 
@@ -196,16 +193,6 @@ def _described(
         evidence = gather(source, MeasureOptions(evidence="forward", seed=seed))
         inputs = measured_inputs(evidence, recipe)
     return inputs, Shape.of(inputs)
-
-
-def cost(ladder: Ladder) -> tuple[float, float]:
-    """Return the seconds and the bytes that the ladder is expected to take, from a few steps."""
-    few = ladder.recipe.model_copy(update={"max_steps": _TIMED, "warmup_steps": 0})
-    trainee, seed = replace(ladder.trainee, recipe=few), ladder.seed
-    size = sum(p.numel() * p.element_size() for p in trainee.model(seed).parameters())
-    data = replace(trainee.data_of(seed), held_out=[])
-    trial = trainee.trial(_arm(min(ladder.first_rates())), seed, data)
-    return definite(trial.step_seconds) * ladder.recipe.max_steps * _COUNT, float(size * _COPIES)
 
 
 def calibrate(

@@ -68,28 +68,29 @@ def why_failed(trials: Sequence[TrialReport]) -> str:
     if trial is None:
         return ""
     at = "" if trial.onset is None else f" at step {trial.onset}"
+    run = f"The run of seed {trial.seed}"
     if trial.outcome == Outcome.DIVERGED:
         return (
-            f"It diverged{at}: its loss passed {policy.max_loss:g} or its gradient norm "
+            f"{run} diverged{at}: its loss passed {policy.max_loss:g} or its gradient norm "
             f"{policy.max_grad_norm:g}, or one was no number."
         )
     if trial.final_loss is None:
-        return f"It stopped after {trial.steps} steps, without a final loss."
+        return f"{run} stopped after {trial.steps} steps, without a final loss."
     others = [t for t in trials if t.final_loss is not None]
     if (better := _better(trial, others)) is not None:
         more = trial.final_loss - definite(better.final_loss)
         return (
-            f"It ended at {trial.final_loss:.2f}, {more:.2f} nats above the same run with "
+            f"{run} ended at {trial.final_loss:.2f}, {more:.2f} nats above the same run with "
             f"{better.arm}; the limit is {_margin(trial):.2g}."
         )
     if _gained(trial, -_margin(trial)) is False:
         after, before = definite(trial.held_out_loss), definite(trial.untrained_loss)
         return (
-            f"On examples held out it ended {after - before:.2f} nats worse than not training; the "
-            f"limit is {_margin(trial):.2g}."
+            f"{run} ended {after - before:.2f} nats worse than not training, on examples held "
+            f"out; the limit is {_margin(trial):.2g}."
         )
     return (
-        f"It ended at {trial.final_loss:.2f}, more than {policy.margin:g} nats above where it "
+        f"{run} ended at {trial.final_loss:.2f}, more than {policy.margin:g} nats above where it "
         f"began, or above its own minimum after a spike{at}."
     )
 
@@ -196,8 +197,8 @@ def _on_monitors(baseline: ArmReport) -> str:
             return "No monitor saw the failure."
         first = min(loud, key=lambda m: (2 * m.runs <= baseline.failed, m.first_alarm))
         return (
-            f"{first.monitor} raised the first alarm, at step {first.first_alarm:g}; the loss by "
-            "itself shows no failure at any step."
+            f"The monitor {first.monitor} raised the first alarm, at step {first.first_alarm:g}; "
+            "the loss curve shows the failure only beside that of the lower rate."
         )
     # A monitor that saw most of the failures comes before one that saw a single one earlier.
     first = max(early, key=lambda m: (2 * m.runs > baseline.failed, m.lead))

@@ -30,12 +30,12 @@ from rksp.documents.answer import FromEdge, Untold
 from rksp.documents.base import GateReport, TargetReport
 from rksp.documents.confirm import ConfirmReport, PredictionReport, TrialReport
 from rksp.documents.options import MeasureOptions
-from rksp.documents.terms import Terms
 from rksp.documents.verdict import worst
 from rksp.ground.allocator import freed_memory_kept
 from rksp.ground.errors import InputError
 from rksp.ground.files import ResultFolder, digest
 from rksp.ground.model import Strict, definite
+from rksp.ground.text import short
 from rksp.ground.versions import version
 from rksp.models.source import ModelSource
 from rksp.own_runs.record import append_row
@@ -84,10 +84,8 @@ def confirm(
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     check_trainable(source)
     options, measure = options or TrialOptions(), measure or MeasureOptions()
-    text, faults = options.text, options.faults
+    faults = options.faults
     arms = parse_arms(options.arms) if options.arms else default_arms(recipe, None)
-    if text is not None and not text.is_file():
-        raise InputError(f"There is no file {text} to train on.")
     lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
     if options.record is not None and (lacks_weights or faults):
         raise InputError(
@@ -96,14 +94,15 @@ def confirm(
         )
     data = None if measure.data is None else read_own_rows(measure.data)
     if data is not None:
-        if text is not None or source.batch is not None:
-            other = "--text" if text is not None else f"the batches of {source.target}"
-            raise InputError(f"The runs train on --data or on {other}, not on both.")
+        if source.batch is not None:
+            raise InputError(
+                f"The runs train on --data or on the batches of {source.target}, not on both."
+            )
         fit_head(source, data)
     fault_step = min((getattr(make_fault(line), "step", 0) for line in faults), default=0)
     trained = recipe.shortened(options.steps)
     runs = _Runs(
-        trainee=Trainee(source=source, recipe=trained, text=text, data=data, device=options.device),
+        trainee=Trainee(source=source, recipe=trained, data=data, device=options.device),
         arms=arms,
         seeds=range(measure.seed, measure.seed + options.seeds),
         options=options,
@@ -112,7 +111,7 @@ def confirm(
     make_monitors(runs.monitors)
     runs.trainee.rehearse(arms, faults)
     run = Run(target=source.target, recipe=trained)
-    question = Question(run=run, source=source, terms=Terms(fail_on=[str(options.bar)]))
+    question = Question(run=run, source=source)
     question = question.learning(options.runs).keeping(cache)
     finished = None if options.keep is None else ResultFolder(options.keep)
     with nullcontext() if finished is None else finished.alone(), freed_memory_kept():
@@ -158,7 +157,7 @@ class _Runs:
                 evaluations.append(evaluations[0])
                 continue
             self.progress(f"predicting seed {seed}", 0, self.total)
-            at_seed = options.model_copy(update={"seed": seed, "probe": self.trainee.text})
+            at_seed = options.model_copy(update={"seed": seed})
             evaluations.append(question.evaluated(at_seed))
         return mean_prediction(evaluations, question.terms.gate.bar)
 
@@ -176,7 +175,7 @@ class _Runs:
             stored = None if finished is None else _stored(finished.read(file), settings)
             if stored is not None:
                 trials.append(stored)
-                self.progress(f"{name}: {stored.outcome}, already finished", done, self.total)
+                self.progress(f"{name}: {_ended(stored)}, already finished", done, self.total)
                 continue
             if seed not in data:
                 data = {seed: self.trainee.data_of(seed)}
@@ -200,7 +199,7 @@ class _Runs:
                 finished.write(file, whole.model_dump_json(indent=1, exclude_none=False))
             if self.options.record is not None and not arm.interventions:
                 append_row(self.options.record, trial_row(self.trainee, arm, trial))
-            self.progress(f"{name}: {trial.outcome}", done + steps, self.total)
+            self.progress(f"{name}: {_ended(trial)}", done + steps, self.total)
         return trials
 
     def report(
@@ -216,10 +215,9 @@ class _Runs:
         reports = compare(trials)
         found, reason = verdict(reports), why_failed(trials)
         said = [reason] * bool(reason) + conclude(prediction, reports, faults)
-        is_given = self.trainee.text is not None or self.trainee.data is not None
         if source.start.kind == "elsewhere":
             said.append(_RANDOM)
-        if source.start.is_stored and source.batch is None and not is_given:
+        if source.start.is_stored and source.batch is None and self.trainee.data is None:
             said.append(_NOT_YOURS)
         if trained.peft == "qlora":
             said.append(_UNQUANTIZED)
@@ -300,6 +298,13 @@ def mean_prediction(evaluations: Sequence[Evaluation], threshold: float) -> Pred
 def _least(rates: Sequence[float | None]) -> float | None:
     given = [rate for rate in rates if rate is not None]
     return min(given) if len(given) == len(rates) else None
+
+
+def _ended(trial: TrialReport) -> str:
+    """Say how a run ended; that it failed beside its control is known when all have ended."""
+    if trial.outcome != "healthy" or trial.final_loss is None:
+        return trial.outcome
+    return f"ended at a loss of {short(trial.final_loss)}"
 
 
 class _Critical(Sink):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rksp.documents.terms import DEFAULT_BAR
 from rksp.ground.budgets import SEEDS
 from rksp.ground.flags import Flag
 from rksp.ground.model import Finite
@@ -24,9 +23,6 @@ class TrialOptions(Finite):
             also="tiny small twin",
         ),
     ] = False
-    text: Annotated[
-        Path | None, Flag("--text", "Text file to train on instead of Shakespeare.")
-    ] = None
     device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
 
     arms: Annotated[
@@ -97,7 +93,3 @@ class TrialOptions(Finite):
             "no run again that it holds; its default is a new runs.jsonl.",
         ),
     ] = None
-    bar: Annotated[
-        float,
-        Flag("--bar", "The prediction is a risk from this P(failed) on.", unit="probability"),
-    ] = Field(default=DEFAULT_BAR, gt=0, le=1)

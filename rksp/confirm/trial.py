@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,14 +72,12 @@ class Trainee:
     Attributes:
         source: The model, or its tiny twin.
         recipe: As it is trained; an arm changes it.
-        text: A file to train on instead of the bundled text.
         data: The user's examples, instead of a text.
         device: Where it trains.
     """
 
     source: ModelSource
     recipe: Recipe
-    text: Path | None = None
     data: OwnRows | None = None
     device: str = "cpu"
 
@@ -93,7 +90,6 @@ class Trainee:
                 identity(self.source.folder or self.source.target),
             ],
             "recipe": self.recipe.model_dump(mode="json"),
-            "text": None if self.text is None else digest(self.text.read_bytes(), length=64),
             "data": None if self.data is None else digest(repr(self.data), length=64),
             "device": self.device,
         }
@@ -152,9 +148,7 @@ class Trainee:
                 f"{source.target} classifies texts, and rksp has no labelled ones of its own to "
                 "train it on; give --data FILE with the columns text and label."
             )
-        made = (
-            partial(make_probe, text=self.text) if data is None else partial(own_probe, data=data)
-        )
+        made = make_probe if data is None else partial(own_probe, data=data)
         length = self.recipe.sequence_length
         pool = made(source, num_sequences=count, sequence_length=length, seed=seed)
         if pool.labels is None:

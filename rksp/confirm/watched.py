@@ -127,8 +127,8 @@ def _ended(ended: Ended, stopped: Stopped | None) -> str:
     if stopped is not None:
         return f"rksp {stopped.reason}"
     if ended.seconds is None:
-        return f"it {ended.killed or 'was killed, or still runs'}"
-    return f"it raised {ended.crash}" if ended.crash else "it finished"
+        return f"the run {ended.killed or 'was killed, or still runs'}"
+    return f"the run raised {ended.crash}" if ended.crash else "the run finished"
 
 
 def _conclusions(

@@ -14,6 +14,8 @@ from rksp.documents.base import Part
 from rksp.documents.own_runs import LearnedReport
 from rksp.documents.verdict import Verdict
 
+_FEARED, _LIKELY = 0.01, 0.5  # of P(failed): printed as less, no ending is feared; from here on one
+
 
 class CurvePoint(NamedTuple):
     """P(failed) at one learning rate, with its interval."""
@@ -154,11 +156,12 @@ class _Chances(_Stated):
 
     @property
     def feared(self) -> str:
-        """The likelier of the two endings of a run that fails; empty where they are not told."""
-        if self.probability_diverged is None:
+        """The likelier ending of a run that fails; empty where it is not told, or hardly fails."""
+        failed = self.probability_failed or 0.0
+        if self.probability_diverged is None or failed < _FEARED:
             return ""
-        diverges = 2 * self.probability_diverged >= (self.probability_failed or 0.0)
-        return "rather diverges" if diverges else "rather ends high"
+        ending = "diverges" if 2 * self.probability_diverged >= failed else "ends high"
+        return f"rather {ending}" if failed >= _LIKELY else f"if it fails, it rather {ending}"
 
 
 class CertainFailure(_Chances):

@@ -66,7 +66,7 @@ class MeasureOptions(Finite):
         Flag("--variant", "Definition of the spectrum that rksp fits."),
     ] = "rksp-1"
     rank: Annotated[
-        int | None, Flag("--rank", "Principal directions to keep.", unit="directions")
+        int | None, Flag("--directions", "Principal directions to keep.", unit="directions")
     ] = Field(default=None, ge=1)
     spectra: Annotated[
         Literal["all", "some", "none"],

@@ -227,7 +227,7 @@ class RunsReport(Document):
     """
 
     kind: Literal["why"] = "why"
-    verdict: Literal["failed", "fine", "cannot tell", "read", "doubtful"]
+    verdict: Literal["failed", "alarmed", "fine", "cannot tell", "read", "doubtful"]
     target: str | None
     recipe: Recipe
     history: HistoryReport | None

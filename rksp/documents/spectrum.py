@@ -45,11 +45,11 @@ _REMEDIES = {
     Status.OK: "Nothing to do.",
     Status.RANK_DEFICIENT: (
         "The states span fewer directions than the fit needs; use a longer or more varied probe "
-        "(--probe FILE), or a lower --rank."
+        "(--probe FILE), or a lower --directions."
     ),
     Status.TOO_FEW_STATES: (
         "Too few distinct states for this many eigenvalues, so every residual would be zero; "
-        "raise --snapshots to at least 1.5 times the width, or lower --rank."
+        "raise --snapshots to at least 1.5 times the width, or lower --directions."
     ),
     Status.VANISHING_UPDATE: (
         "The block returns its input almost unchanged (a zero-initialized branch, for example), "
@@ -60,7 +60,7 @@ _REMEDIES = {
     ),
     Status.ILL_CONDITIONED: (
         "The kept directions differ in scale by more than their precision resolves; run the "
-        "forward pass in float32, or lower --rank."
+        "forward pass in float32, or lower --directions."
     ),
 }
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from rksp.documents.finding import LEVELS
 from rksp.ground.errors import InputError, nearest
@@ -129,6 +129,23 @@ def _probability(text: str) -> float:
     return bar
 
 
+# Accelerators as makers, drivers and clouds name them; letters or a memory size may stand behind.
+_ACCELERATOR = (
+    r"(a(2|10|16|30|40|100|800)|h(20|100|200|800)|b[123]00|g[bh](10|200|300)|l(2|4|20|40)|v100"
+    r"|p(4|40|100)|t4|k80|m60|rtx ?(pro |a)?\d0\d0|gtx ?1[06]\d0|titan|quadro|jetson|mi ?\d{2,3}"
+    r"|rx ?[5-9]\d{3}|radeon|gfx\d+|tpu ?v?[2-7]|gaudi|trn[123]|trainium|ascend|m[1-5]|mps)"
+)
+
+
+def _accelerator(name: str | None) -> str | None:
+    said = (name or "").lower().replace("-", " ")
+    if name is None or re.search(rf"\b{_ACCELERATOR}(?!\d)", said):
+        return name
+    within = re.search(_ACCELERATOR, said)
+    hint = f"did you mean {within[1]}?" if within else "it should be one such as h100 or rtx 4090"
+    raise ValueError(f"rksp knows no such accelerator; {hint}")
+
+
 class Software(Finite):
     """What trains the run.
 
@@ -146,7 +163,14 @@ class Software(Finite):
         ),
     ] = None
     gpu: Annotated[
-        str | None, Flag("--gpu", "The accelerator that trains, such as h100.", unit="name")
+        str | None,
+        AfterValidator(_accelerator),
+        Flag(
+            "--gpu",
+            "The accelerator that trains, such as h100.",
+            also="accelerator card",
+            unit="name",
+        ),
     ] = None
 
 

@@ -80,7 +80,7 @@ def words_of(risk: float, bar: float) -> dict[Verdict, str]:
     return {
         Verdict.OK: (
             f"The learning rate is at most X, where P(failed) reaches {risk:.0%}, and no finding "
-            "says otherwise."
+            "says otherwise; of a run on preferences or rewards, it is not above published ones."
         ),
         Verdict.CAUTION: (
             f"The learning rate is above X, where P(failed) reaches {risk:.0%}, and below E, where "

@@ -76,7 +76,6 @@ def read_plan(
     ignore: Sequence[str] = (),
     devices: int | None = None,
     trainer: str | None = None,
-    max_cells: int = MAX_CELLS,
     allow_hub: bool = False,
 ) -> GridPlan:
     """Read a grid, such as `read_plan({"lr": [1e-4, 1e-3], "n_layer": [2, 4]}, target="gpt2")`.
@@ -95,7 +94,6 @@ def read_plan(
         ignore: Names in the file that are neither recipe nor model.
         devices: The number of devices of the run, for batch sizes given per device.
         trainer: The trainer whose format the run file has; recognized by default.
-        max_cells: The largest number of cells; a larger grid is refused.
         allow_hub: Fetch the configuration of a Hub model, to know the settings among the columns.
 
     Raises:
@@ -132,18 +130,18 @@ def read_plan(
     typed.update(_targets(extra))
     if rows is None:
         blocks = [dict(block) | extra for block in blocks]
-        points = _points(blocks, samples=samples, seed=seed, max_cells=max_cells)
+        points = _points(blocks, samples=samples, seed=seed)
     else:
         columns = Columns(allow_hub=allow_hub)
         points = [
             columns.chosen(row, cast(Any, added.get("target", base.target))) | dict(added)
             for row in rows
-            for added in _product(extra, max_cells)
+            for added in _product(extra)
         ]
         notes = columns.notes()
     points = [{k: v for k, v in point.items() if k not in ignore} for point in points]
     _check_fixed(recipe or {}, overrides or {}, points)
-    return _plan(base, points, named, typed=typed, notes=notes, max_cells=max_cells)
+    return _plan(base, points, named, typed=typed, notes=notes)
 
 
 def _extra(assignments: Sequence[str]) -> dict[str, Axis]:
@@ -179,10 +177,8 @@ def _plan(
     *,
     typed: Collection[str],
     notes: Sequence[str] = (),
-    max_cells: int,
 ) -> GridPlan:
-    if len(points) > max_cells:
-        raise _too_many(len(points), max_cells)
+    _check_count(len(points))
     cells: dict[tuple[object, ...], Cell] = {}
     for point in points:
         cell = make_cell(base, point, source)
@@ -198,11 +194,12 @@ def _plan(
     )
 
 
-def _too_many(count: int, most: int) -> InputError:
-    return InputError(
-        f"The grid has {count} cells and the limit is {most}; draw some with --samples N or "
-        "raise --max-cells."
-    )
+def _check_count(count: int) -> None:
+    if count > MAX_CELLS:
+        raise InputError(
+            f"The grid has {count:,} cells, above the {MAX_CELLS:,} of a grid; draw some with "
+            "--samples N."
+        )
 
 
 def _file(
@@ -316,13 +313,11 @@ def _zip(zipped: object, path: Path) -> dict[str, Axis]:
     return {"\0".join(map(str, named)): Choice(values=tuple(zip(*lists, strict=True)))}
 
 
-def _points(
-    blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int, max_cells: int
-) -> list[Point]:
+def _points(blocks: Sequence[Mapping[str, Axis]], *, samples: int | None, seed: int) -> list[Point]:
+    """Return all points of every block, or `samples` of them, each drawn from a random block."""
     if samples is None:
-        return [point for block in blocks for point in _product(block, max_cells)]
-    if samples > max_cells:
-        raise _too_many(samples, max_cells)
+        return [point for block in blocks for point in _product(block)]
+    _check_count(samples)
     source = random.Random(seed)
     drawn = []
     for _ in range(samples):
@@ -331,14 +326,12 @@ def _points(
     return drawn
 
 
-def _product(block: Mapping[str, Axis], max_cells: int) -> list[Point]:
+def _product(block: Mapping[str, Axis]) -> list[Point]:
     for name, axis in block.items():
         if isinstance(axis, Range):
             raise InputError(f"{name} is a range, and a grid cannot list it; give --samples N.")
     lists = [axis.values for axis in block.values() if isinstance(axis, Choice)]
-    size: int = math.prod(map(len, lists))
-    if size > max_cells:
-        raise _too_many(size, max_cells)
+    _check_count(math.prod(map(len, lists)))
     values = itertools.product(*lists)
     return [_unzipped(dict(zip(block, row, strict=True))) for row in values]
 

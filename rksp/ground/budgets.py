@@ -71,7 +71,7 @@ LOGGED = Limit(1_000_000, "logged values")
 RUNS, ENTRIES = Limit(100_000, "runs"), Limit(200_000, "files and folders")
 STORED_CELLS = Limit(1_000_000, "cells")
 SEEDS = 100
-LOG_LINE = 4096  # characters; the rest of a line is not read
+LOG_LINE = 16_384  # characters; the rest of a line is not read
 
 
 @contextlib.contextmanager

@@ -184,8 +184,8 @@ def checked(
         raise InputError(f"{said} is {first['input']!r}; {wanted}{end}") from None
 
 
-def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
-    """Read the pairs of an option that takes key=value.
+def assignments(pairs: list[str], option: str = "--set", like: str = "key=value") -> dict[str, str]:
+    """Read the pairs of an option that takes key=value, such as `like`.
 
     Raises:
         InputError: A pair is not key=value.
@@ -194,7 +194,7 @@ def assignments(pairs: list[str], option: str = "--set") -> dict[str, str]:
     for pair in pairs:
         key, separator, value = map(str.strip, pair.partition("="))
         if not separator or not key:
-            raise InputError(f"{option} {pair!r} must have the form key=value.")
+            raise InputError(f"{option} {pair!r} must have the form {like}.")
         if re.search(r"^[^\[{(\"']*,\s*[A-Za-z_.]+=", value):
             raise InputError(f"{option} {pair!r} sets two; repeat {option} for each.")
         found[key] = value

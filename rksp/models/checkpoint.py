@@ -74,7 +74,6 @@ def _shards(index: Path) -> set[str]:
 
 
 def _check_file(path: Path) -> None:
-    """Compare a file's header with its length, as a truncated copy has a good header."""
     if not path.is_file():  # opening a pipe that nobody writes to would wait without end
         raise InputError(f"{path} is not a regular file.")
     with (

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from rksp.ground.errors import InputError, nearest, summary
 from rksp.ground.flags import field_of, flags_of
 from rksp.models.config_guard import check_sizes
 from rksp.models.declared import setting
-from rksp.models.type_table import TableConfig, table_config, type_names, type_row
+from rksp.models.type_table import Config, TableConfig, table_config, type_names, type_row
 from rksp.recipe import Recipe
 
 # Configurations with remote code whose architecture transformers has under another name. Each one
@@ -35,6 +35,7 @@ _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _DROPOUT = re.compile(r"^(?!(summary|classifier|pooler)_).*?(^|_)(dropout|pdrop)(_|$)")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 _MISSING = object()
+_Entry = TypeVar("_Entry")
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
@@ -85,7 +86,7 @@ def model_types() -> Mapping[str, str]:
 
 
 def known_type(
-    target: str, settings: dict[str, Any], needs_code: bool
+    target: str, settings: dict[str, object], needs_code: bool
 ) -> tuple[dict[str, object], list[str]]:
     """Return the settings under a model type that transformers has, at every level."""
     name = settings.get("model_type")
@@ -119,7 +120,7 @@ def known_type(
 
 
 def make_config(
-    target: str, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    target: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None = None
 ) -> Any:
     """Make a transformers configuration from sanitized settings and overrides.
 
@@ -128,7 +129,7 @@ def make_config(
     """
     with offline():
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    kind = CONFIG_MAPPING[settings["model_type"]]
+    kind = CONFIG_MAPPING[str(settings["model_type"])]
     inner = settings.get("text_config")
     if isinstance(inner, dict) and "model_type" in inner and not kind.sub_configs:
         # A language model's type that wraps a whole multimodal configuration.
@@ -166,14 +167,14 @@ def declared_config(
 
 
 def _merged(
-    config: object, settings: Mapping[str, object], overrides: Mapping[str, object]
+    config: Config, settings: Mapping[str, object], overrides: Mapping[str, object]
 ) -> dict[str, object]:
     merged = settable(config).merged(settings, overrides)
     check_sizes(merged)
     return merged
 
 
-def settable(config: Any) -> ModelSettings:
+def settable(config: Config) -> ModelSettings:
     """Return everything that `--set` can change about a configuration, with its value."""
     # The depth may be a property, and many classes use an undeclared head_dim.
     hidden = {"head_dim": None, "num_hidden_layers": getattr(config, "num_hidden_layers", None)}
@@ -181,7 +182,7 @@ def settable(config: Any) -> ModelSettings:
     return ModelSettings(known=hidden | config.to_dict(), renamed=renamed)
 
 
-def notes_of(target: str, config: object, overrides: Mapping[str, object]) -> list[str]:
+def notes_of(target: str, config: Config, overrides: Mapping[str, object]) -> list[str]:
     """Explain `--set dropout` and `--set num_hidden_layers` where a type has several of these.
 
     Raises:
@@ -211,7 +212,7 @@ def _depth_notes(target: str, config: object, overrides: Mapping[str, object]) -
     return [f"num_hidden_layers is the encoder's depth; the decoder keeps {decoder[0]} {depth}."]
 
 
-def _from_dict(kind: Any, settings: Mapping[str, Any]) -> Any:
+def _from_dict(kind: Any, settings: Mapping[str, object]) -> Any:
     with quiet():
         return kind.from_dict(copy.deepcopy(dict(settings)))
 
@@ -359,7 +360,9 @@ class ModelSettings:
         """Return the target's own value of a setting; None for one that has none."""
         return self._found(name) if self._has(name) else None
 
-    def merged(self, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    def merged(
+        self, settings: Mapping[str, object], overrides: Mapping[str, object]
+    ) -> dict[str, object]:
         """Apply overrides to explicit settings; lists with an entry per layer follow a new depth.
 
         Args:
@@ -372,7 +375,7 @@ class ModelSettings:
         Raises:
             InputError: A name is not a setting of this model.
         """
-        result = copy.deepcopy(dict(settings))
+        result: dict[str, Any] = copy.deepcopy(dict(settings))
         for name, given in self._spread(overrides).items():
             value = parse_value(given) if isinstance(given, str) else given
             own = self.known.get(self.renamed.get(name, name))
@@ -403,7 +406,7 @@ class ModelSettings:
         return dict.fromkeys(self.dropouts, overrides["dropout"]) | rest
 
 
-def _follow_depth(target: dict[str, Any], old: object, new: int) -> None:
+def _follow_depth(target: dict[str, object], old: object, new: int) -> None:
     for key, value in list(target.items()):
         if isinstance(value, list) and isinstance(old, int) and len(value) == old and new >= 1:
             target[key] = resized(value, new)
@@ -413,12 +416,12 @@ def _follow_depth(target: dict[str, Any], old: object, new: int) -> None:
             target[key] = {layer: item for layer, item in value.items() if int(layer) < new}
 
 
-def is_by_layer(value: object) -> bool:
+def is_by_layer(value: object) -> TypeGuard[Mapping[str, object]]:
     """Tell whether a setting is a table by layer index."""
     return isinstance(value, Mapping) and bool(value) and all(str(key).isdigit() for key in value)
 
 
-def resized(per_layer: list[Any], depth: int) -> list[Any]:
+def resized(per_layer: list[_Entry], depth: int) -> list[_Entry]:
     """Cut or repeat a list with an entry per layer; keep every kind of layer if possible."""
     result = [per_layer[i % len(per_layer)] for i in range(depth)]
     try:

@@ -309,7 +309,6 @@ class Declared:
         return rest / blocks if rest > 0 else 1.0
 
     def _computed(self, width: int, depths: tuple[int, int]) -> tuple[float, float, float]:
-        """Return a transformer's parameters: of the blocks, of those in use, of both ends."""
         attention, experts = self._attention(width), self.experts
         matrices = 3 if self.is_gated else 2
         dense = matrices * width * (self.inner or 4 * width)

@@ -254,11 +254,7 @@ def _check_model(model: nn.Module, target: str) -> None:
 def _hugging_face(model: nn.Module, *, is_wrapped: bool) -> Any | None:
     """Return the model of Hugging Face that a module is, or holds nearly all parameters of.
 
-    Its class is known by name, without importing transformers.
-
-    Args:
-        model: The module.
-        is_wrapped: Look inside it too, as into a Lightning module; adapters are always looked into.
+    Its class is known by name, without importing transformers. Adapters are always looked into.
     """
     is_adapted = any(kind.__name__ == "PeftModel" for kind in type(model).__mro__)
     inside = model.modules() if is_wrapped or is_adapted else [model]
@@ -455,7 +451,6 @@ def predicts_next(batch: Batch) -> bool:
 
 
 def _is_over_classes(output: Tensor | None, batch: Batch) -> bool:
-    """Tell whether an output is logits: integer targets or tokens line up with its rows."""
     if output is None or output.dim() < 2 or output.shape[-1] < 2:
         return False
     target = tokens_of(batch.inputs) if batch.labels is None else batch.labels

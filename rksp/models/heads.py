@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rksp.ground.errors import InputError
 from rksp.models.configuration import quiet
+from rksp.models.type_table import Config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,14 +69,14 @@ class Choice:
 
     auto: str
     name: str
-    config: object
+    config: Config
     task: Task
     notes: tuple[str, ...] = ()
 
 
 def choose(
     target: str,
-    config: Any,
+    config: Config,
     architectures: object,
     heads: Heads,
     task: Task | None = None,
@@ -164,16 +165,15 @@ def other_head(architectures: object) -> str | None:
     return next((name for name in _names(architectures) if name.endswith(_OTHER_HEADS)), None)
 
 
-def _text_tower(config: object) -> object | None:
+def _text_tower(config: Config) -> Config | None:
     others = ("vision_config", "audio_config")
     has_other = any(getattr(config, name, None) is not None for name in others)
     return getattr(config, "text_config", None) if has_other else None
 
 
 def _of_two_towers(
-    target: str, config: Any, text: Any, known: Sequence[Task], heads: Heads
+    target: str, config: Config, text: Config, known: Sequence[Task], heads: Heads
 ) -> Choice:
-    """Choose the text tower alone, because a model that compares two towers has no own loss."""
     images = "; --task image-classification scores the image tower" if known else ""
     if _BASE not in heads(text.model_type):
         raise InputError(
@@ -205,8 +205,8 @@ def make(chosen: Choice, *, trust_remote_code: bool = False) -> nn.Module:
     return made
 
 
-def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Load the trained weights in a folder; return the model and what was missing."""
+def load(chosen: Choice, folder: Path) -> tuple[nn.Module, list[str], list[str]]:
+    """Load the trained weights in a folder; tell which it lacks, and which have another shape."""
     import torch
 
     with quiet():
@@ -220,7 +220,7 @@ def load(chosen: Choice, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    return model, report
+    return model, [*report["missing_keys"]], [key[0] for key in report["mismatched_keys"]]
 
 
 def _auto_class(chosen: Choice) -> Any:

@@ -262,7 +262,6 @@ def _read_weights(folder: Path, signature: Signature) -> tuple[Path, ...]:
 
 
 def _signature(files: Iterable[Path]) -> Signature:
-    """Return what changes when a file is written to, so that no file is read twice a process."""
     stats = [(file, file.stat()) for file in files]
     return tuple((str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in stats)
 
@@ -278,7 +277,6 @@ def _digest(signature: Signature) -> str:
 
 
 def _file_of_module(name: str) -> Path | None:
-    """Return the file of a module as `load_factory` would import it, without importing it."""
     places: list[str] | None = [*sys.path, str(Path.cwd())]
     found = None
     for count in range(1, name.count(".") + 2):
@@ -321,7 +319,6 @@ class Published:
 
 @cache
 def _text() -> tuple[str, str]:
-    """Return the table, and the same in small letters; both have a space around every id."""
     text = files("rksp.models").joinpath(_PUBLISHED).read_text("utf-8")
     return text, text.lower()
 
@@ -362,9 +359,11 @@ def nearest_published(name: str) -> str:
     ids = [one for line in _text()[0].splitlines()[1:] for one in line.split("\t")[3].split()]
     model = name.rpartition("/")[2].lower()
     named: dict[str, str] = {}
-    for one in (*ids, *sorted(type_names())):
+    for one in (*sorted(type_names()), *ids):
         named.setdefault(one.rpartition("/")[2].lower(), one)
-    close = difflib.get_close_matches(model, named, n=3, cutoff=0.75)
+    same = [one for one in named if one.replace("-", "") == model.replace("-", "")]
+    begun = sorted((one for one in named if one.startswith(f"{model}-")), key=len)
+    close = same[:1] or begun[:3] or difflib.get_close_matches(model, named, n=3, cutoff=0.75)
     return f"; did you mean {', '.join(named[one] for one in close)}?" if close else ""
 
 

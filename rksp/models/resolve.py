@@ -149,7 +149,10 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
         return _from_hub(_from_path(found_here, request))
     if re.match(r"\.[A-Za-z]+(\W|$)", path.suffix):
         raise UnknownModel(absent(target))
-    hint = nearest(target, types_for(target)) or nearest_published(target.replace(" ", "-")) or "."
+    hint = absent(target).rpartition("folder")[2]
+    if hint == ".":
+        near = nearest_published(target.replace(" ", "-"))
+        hint = near or nearest(target, types_for(target)) or hint
     raise UnknownModel(
         f"{target!r} is neither a file nor a model type that transformers knows{hint} A model of "
         "the Hub is given as OWNER/NAME with --allow-hub."
@@ -157,7 +160,6 @@ def _resolved(request: Request, fetch: Callable[[str], Path] | None) -> ModelSou
 
 
 def _on_hub(target: str, allow_hub: bool, fetch: Callable[[str], Path] | None) -> Path | Published:
-    """Find a Hub model: in the cache, in the table of published ones, on the Hub, by its stem."""
     if fetch is not None:
         import huggingface_hub.constants  # noqa: F401  # before anything keeps it off the network
     known = published(target)
@@ -193,7 +195,6 @@ def _start(target: str, kind: Kind, folder: Path | None) -> Start:
 
 
 def _from_hub(source: ModelSource) -> ModelSource:
-    """Return a model of the Hub, whose trained weights lie there if they are not at hand."""
     held = source.start
     if not held.is_stored:
         held = Start(kind="elsewhere", because="its Hub weights; --from-scratch without them")
@@ -206,7 +207,6 @@ def _is_known(settings: Mapping[str, object]) -> bool:
 
 
 def _check_name(target: str) -> None:
-    """Check that a file system can have such a name."""
     if not target or has_control(target):
         shown = one_line(target, 200)
         raise InputError(f"The target '{shown}' is empty or holds a control character.")
@@ -220,7 +220,7 @@ def _check_name(target: str) -> None:
 def resolve_tiny(
     target: str,
     *,
-    shrink: Callable[[Mapping[str, Any]], dict[str, Any]] = shrunk,
+    shrink: Callable[[Mapping[str, object]], dict[str, object]] = shrunk,
     task: Task | None = None,
     max_params: float = MAX_PARAMS,
 ) -> ModelSource:
@@ -359,21 +359,15 @@ def _from_path(path: Path, request: Request) -> ModelSource:
 def _from_settings(
     request: Request,
     kind: Kind,
-    settings: dict[str, Any],
+    settings: dict[str, object],
     *,
     folder: Path | None = None,
     remote: Path | None = None,
     needs_code: bool = False,
 ) -> ModelSource:
-    """Make a source from a configuration.
+    """Make a source from sanitized settings, the folder of weights, and that of code that may run.
 
-    Args:
-        request: What was asked for.
-        kind: As in `ModelSource`.
-        settings: Sanitized settings.
-        folder: Folder of the weights; None for random ones.
-        remote: Folder of code that comes with the model and may run.
-        needs_code: Whether the type is unknown without that code.
+    A type that `needs_code` is unknown without it.
     """
     target, task = request.target, request.task
     config, settings, notes = _configured(request, settings, remote, needs_code)
@@ -425,8 +419,8 @@ def _from_settings(
 
 
 def _configured(
-    request: Request, settings: dict[str, Any], remote: Path | None, needs_code: bool
-) -> tuple[Any, dict[str, Any], list[str]]:
+    request: Request, settings: dict[str, object], remote: Path | None, needs_code: bool
+) -> tuple[Any, dict[str, object], list[str]]:
     target, overrides = request.target, request.overrides
     if remote is not None:
         note = "Code that came with the model was run (--trust-remote-code)."
@@ -451,7 +445,6 @@ def _heads(kind: str) -> Mapping[str, list[str]]:
 
 
 def _skeleton(target: str, construct: Callable[[], nn.Module], config: object) -> nn.Module:
-    """Build the model on the meta device; `target` and `config` are for messages."""
     import torch
 
     try:
@@ -478,15 +471,11 @@ def _with_padding(config: Any) -> None:
 def _load(chosen: Choice, folder: Path, is_fresh: bool) -> nn.Module:
     from rksp.models.heads import load  # torch
 
-    model, report = load(chosen, folder)
-    missing = report["missing_keys"]
+    model, missing, misshapen = load(chosen, folder)
     if is_fresh:  # a pooler is part of a classifier, though it lies in the body
         body = f"{model.base_model_prefix}."
         missing = [name for name in missing if name.startswith(body) and ".pooler." not in name]
-    for what, names in (
-        ("lack", missing),
-        ("have another shape for", [key[0] for key in report["mismatched_keys"]]),
-    ):
+    for what, names in (("lack", missing), ("have another shape for", misshapen)):
         if names:
             names = sorted(names)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rksp.ground.errors import InputError, NotCovered
 from rksp.ground.flags import count
 from rksp.ground.model import definite
 from rksp.models.configuration import refusals, refused
 from rksp.models.heads import Task as Task
+from rksp.models.type_table import Config
 from rksp.recipe.start import SCRATCH, Start
 
 if TYPE_CHECKING:  # a configuration is described without torch
@@ -76,7 +77,7 @@ class ModelSource:
 
     target: str
     kind: Kind
-    config: Any | None
+    config: object | None
     task: Task
     num_parameters: int | None = None
     max_params: float = MAX_PARAMS
@@ -97,7 +98,7 @@ class ModelSource:
     again: Callable[[int], ModelSource] | None = field(default=None, repr=False)
     counted: Callable[[], ModelSource] | None = field(default=None, repr=False)
     asked: Request | None = field(default=None, repr=False)
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    shown: Mapping[str, object] = field(default_factory=dict)
     missing: str = ""
 
     @property
@@ -210,7 +211,7 @@ def unfound(target: str, missing: str) -> ModelSource:
     )
 
 
-def hash_config(config: Any) -> str:
+def hash_config(config: Config) -> str:
     """Compute the SHA-256 of a configuration, without names, versions and private keys."""
     settings = config.to_dict()
     text = json.dumps(_plain(settings), sort_keys=True, default=str)

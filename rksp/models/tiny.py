@@ -6,7 +6,6 @@ A shrunken model is a different model; do not score it. Settings are recognized 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rksp.ground.text import words
 from rksp.models.configuration import is_by_layer, resized
@@ -98,16 +97,13 @@ def shrunk(
     return small | (_OWN.get(str(settings.get("model_type")), {}) if sizes else {})
 
 
-def changed(small: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]:
+def changed(small: Mapping[str, object], full: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that differ, with the model types, which a configuration needs."""
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for key, value in small.items():
-        if (
-            isinstance(value, Mapping)
-            and isinstance(full.get(key), Mapping)
-            and "model_type" in value
-        ):
-            inner = changed(value, full[key])
+        whole = full.get(key)
+        if isinstance(value, Mapping) and isinstance(whole, Mapping) and "model_type" in value:
+            inner = changed(value, whole)
             if len(inner) > 1:
                 result[key] = inner
         elif key == "model_type" or key not in full or value != full[key]:
@@ -116,12 +112,12 @@ def changed(small: Mapping[str, Any], full: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _shrink(
-    settings: Mapping[str, Any], sizes: Mapping[str, int], depth: int, vocabulary: int | None
-) -> dict[str, Any]:
+    settings: Mapping[str, object], sizes: Mapping[str, int], depth: int, vocabulary: int | None
+) -> dict[str, object]:
     depths = {v for k, v in settings.items() if k in _DEPTHS and isinstance(v, int)}
     if "kv_lora_rank" in settings and "num_key_value_heads" in sizes:
         sizes = {**sizes, "num_key_value_heads": 4}  # latent attention has no groups
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for key, value in settings.items():
         if key in ("out_features", "out_indices", "stage_names"):  # they follow the depth
             continue

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 FILE = "defaults.jsonl"
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -44,9 +44,9 @@ class TypeRow:
         counted: Parameters of the model that rksp builds from the defaults; None where it cannot.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     aliases: Mapping[str, str] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     rules: Mapping[str, list[Any]] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Common:
     """
 
     transformers: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     generation: tuple[str, ...]
 
 
@@ -124,6 +124,15 @@ _KEPT = ("model_type", "transformers_version")
 _MISSING = object()
 
 
+class Config(Protocol):
+    """A configuration: one of transformers, or of the table."""
+
+    model_type: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, nested and complete."""
+
+
 class TableConfig:
     """A configuration whose settings are attributes, under all their names.
 
@@ -133,8 +142,10 @@ class TableConfig:
         attributes: What the type computes from them.
     """
 
+    model_type: str
+
     def __init__(
-        self, settings: dict[str, Any], row: TypeRow, attributes: Mapping[str, object]
+        self, settings: dict[str, object], row: TypeRow, attributes: Mapping[str, object]
     ) -> None:
         self._settings, self._row, self._attributes = settings, row, attributes
 
@@ -158,7 +169,7 @@ class TableConfig:
         else:
             self._settings[self._row.aliases.get(name, name)] = value
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the settings, nested and complete, as transformers would."""
         parts = {n: v.to_dict() for n, v in self._settings.items() if isinstance(v, TableConfig)}
         for part in parts.values():
@@ -180,7 +191,8 @@ def table_config(settings: Mapping[str, object], row: TypeRow | None = None) -> 
     unnamed = {*common().generation} - {*row.settings}
     given = {name: value for name, value in given.items() if name not in unnamed}
     if row.has_rope:
-        rope = rope_parameters(row.settings["rope_parameters"], given)
+        usual = row.settings["rope_parameters"]
+        rope = rope_parameters(usual, given) if isinstance(usual, Mapping) else None
         if rope is None:
             return None
         given = {k: v for k, v in given.items() if k not in ROPE} | {"rope_parameters": rope}
@@ -227,7 +239,6 @@ def _same(value: object, default: object) -> bool:
 
 
 def _is_sure(row: TypeRow, name: str, value: object, default: object) -> bool:
-    """Tell whether transformers stores this value as it is and changes nothing else."""
     if default is _MISSING:
         is_part = isinstance(value, Mapping) and name.endswith("config")
         return not is_part and name not in _INTERPRETED and name not in row.interpreted
@@ -263,7 +274,7 @@ def _is_list(value: object) -> bool:
 
 def rope_parameters(
     default: Mapping[str, object], given: Mapping[str, object]
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return the settings of rotary positions as the one setting that transformers makes of them.
 
     Args:
@@ -294,8 +305,7 @@ def rope_parameters(
     return {**kept, **own, **scaling, "rope_type": kind}
 
 
-def _computed(row: TypeRow, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that follow from others; a rule may use what an earlier one gave."""
+def _computed(row: TypeRow, state: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, (rule, *of) in row.rules.items():
         if rule == "ratio":
             factor, source = of
@@ -318,9 +328,8 @@ def _agrees(row: TypeRow, name: str, given: object, computed: object) -> bool:
     return _is_int(given) and given > 0 and name not in row.unsure
 
 
-def _part(default: Any, given: Any, *, is_fixed: bool) -> TableConfig | None:
-    """Read a nested configuration: the given settings, or else the parent's default ones."""
-    if default is None or not isinstance(given, Mapping | None):
+def _part(default: object, given: object, *, is_fixed: bool) -> TableConfig | None:
+    if not isinstance(default, Mapping) or not isinstance(given, Mapping | None):
         return None
     settings = default if given is None else given
     kind = None if is_fixed else settings.get("model_type")
@@ -331,12 +340,10 @@ def _part(default: Any, given: Any, *, is_fixed: bool) -> TableConfig | None:
 def _divides(row: TypeRow, state: Mapping[str, object]) -> bool:
     for width in WIDTHS:
         for heads in HEADS:
-            sizes: list[Any] = [
-                (values.get(width), values.get(heads)) for values in (row.settings, state)
-            ]
-            if not all(_is_int(size) and size > 0 for pair in sizes for size in pair):
-                continue
-            (before, by), (after, now) = sizes
-            if before % by == 0 and after % now:
-                return False
+            found = [size for values in (row.settings, state) for name in (width, heads)
+                     if _is_int(size := values.get(name)) and size > 0]  # fmt: skip
+            if len(found) == 4:
+                before, by, after, now = found
+                if before % by == 0 and after % now:
+                    return False
     return True

@@ -2,7 +2,7 @@
 
 Thresholds are shares of what the run itself learned or of its own noise, so nats, mean squared
 errors and rewards are judged alike; only *never learned* knows what guessing costs in nats. They
-were chosen on 52 public logs of 29 sources (README), 19 of which were looked at once before.
+were chosen on public logs, each labelled before it was looked at (README).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _LASTS = 0.15  # of the run: a rise that is no last wobble
 _STEADY = 12.0  # times what the curve strays from one that only rises, or only falls
 _ROSE_A_LITTLE = 0.05  # of the first loss: a run that ended higher is not called fine
 _WORSE = 0.07  # of the lowest held-out loss: a rise that is no wobble
+_SEEN_RISE = 0.01  # of what was learned on held-out data: less cannot be seen
+_FELL_ON = 0.05  # of the training loss: it fell while the held-out loss rose
 _FELL = 0.5  # of what was gained: a reward that lost this much has collapsed
 _NOISE = 3.0  # times the 90 % deviation from the smoothed curve
 _FEW = 10.0  # records: the fewer there are, the more of a rise may be chance
@@ -53,11 +55,12 @@ class Fate(StrEnum):
     COLLAPSED = "collapsed"  # a reward that fell for good
     OVERFIT = "overfit"
     UNTOLD = "cannot_tell"
+    ALARMED = "alarmed"  # by the watch that wrote the log, where its loss did not fail
 
     @property
     def is_failure(self) -> bool:
         """Whether the run failed."""
-        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD)
+        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD, Fate.ALARMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,7 @@ def course(
     held_out: tuple[np.ndarray, np.ndarray] | None = None,
     is_gain: bool = False,
     is_opposed: bool = False,
+    is_language: bool = False,
 ) -> Course:
     """Say what became of a run.
 
@@ -135,6 +139,7 @@ def course(
         is_gain: More is better: a reward.
         is_opposed: Its height says nothing, as that of a policy's loss or of two networks that play
             against each other; only values that are no numbers count.
+        is_language: A loss in nats per token, of which what guessing costs is known.
     """
     steps, loss = np.asarray(steps, np.float64), np.asarray(loss, np.float64)
     norm = None if grad_norm is None else np.asarray(grad_norm, np.float64)
@@ -156,6 +161,8 @@ def course(
     if len(facts.values) < FEWEST:
         return told
     fate, onset = (Fate.FINE, 0) if is_opposed else _fate(facts, is_gain=is_gain)
+    if is_language and not fate.is_failure and facts.values.min() < _VOCABULARY[1] < facts.ended:
+        fate, onset = Fate.DIVERGED, int(np.argmax(facts.values > _VOCABULARY[1]))
     if fate.is_failure:
         at = int(np.flatnonzero(known)[onset])
         return _failed(replace(told, fate=fate), steps, norm, at)
@@ -192,7 +199,6 @@ def _lost(loss: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
 
 
 def _ends_lost(known: np.ndarray) -> bool:
-    """Tell whether no number stays: the end, or most of what follows the first, holds none."""
     lost = ~known
     if not lost.any():
         return False
@@ -245,6 +251,15 @@ def _strays(values: np.ndarray) -> float:
     return float(np.quantile(np.abs(seen - _falling(seen)), 0.9))
 
 
+def _strays_from_turn(facts: _Facts) -> float:
+    """Return how far values stray at most from a curve that falls, turns, and rises for good."""
+    lowest = int(np.argmin(facts.values))
+    if lowest > len(facts.values) - FEWEST:
+        return math.inf
+    sides = facts.values[: lowest + 1], facts.values[lowest:][::-1]
+    return max(float(np.abs(side - _falling(side)).max()) for side in sides)
+
+
 def _falling(values: np.ndarray) -> np.ndarray:
     """Return the closest curve that never rises, `[records]`, by the min-max formula."""
     size = len(values)
@@ -259,10 +274,11 @@ def _falling(values: np.ndarray) -> np.ndarray:
 
 
 def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
-    """Judge the curve of the loss, lower is better; return the record of the onset too."""
     rise, first = facts.ended - facts.level, facts.values[0]
     is_over = facts.lowest < len(facts.values) - max(1, len(facts.values) // 20)
     usual = max(_NOISE * facts.wobble, _HABIT * _wander(facts))
+    if _SEEN <= len(facts.values) < _CLEAR:  # of few records that fall and rise, noise is little
+        usual = min(usual, _STEADY * _strays_from_turn(facts))
     has_learned = facts.learned > usual
     is_clear = is_over and (rise if has_learned else facts.ended - first) > usual
     if is_gain:  # most rewards of a record are alike, and few lie far off
@@ -277,7 +293,7 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         spread = float(np.subtract(*np.quantile(facts.values, (0.9, 0.1))))
         return (Fate.DIVERGED if spread > 0.5 * abs(facts.ended) else Fate.NEVER_LEARNED), 0
     quarter = facts.values[-max(2, len(facts.values) // 4) :]
-    far = min(max(0.5 * abs(first), facts.noise), abs(first))
+    far = min(max(0.5 * abs(first), _NOISE * facts.noise), 2 * abs(first))
     if (quarter > first).all() and facts.ended - first > far:
         return Fate.DIVERGED, int(np.argmax(facts.values > first + 0.1 * abs(first)))
     if is_clear and len(facts.values) < _SEEN and rise < far:
@@ -293,6 +309,10 @@ def _fate(facts: _Facts, *, is_gain: bool) -> tuple[Fate, int]:
         return Fate.DIVERGED, int(np.argmax(facts.values > top))
     if (dead := _died(facts)) is not None:
         return Fate.NEVER_LEARNED, dead
+    tail = facts.values[-max(1, len(facts.values) // 40) :]
+    stands_still = len(tail) >= _SEEN and np.ptp(tail) < _STILL * abs(facts.ended)
+    if stands_still and rise > 0.5 * facts.learned:  # whatever it did before, it is over
+        return Fate.DIVERGED, _onset(facts)
     above = facts.values - np.minimum.accumulate(facts.smooth)
     limit = max(4 * _NOISE * facts.noise, 0.25 * facts.learned)
     if (above[3:] > limit).any():
@@ -341,12 +361,12 @@ def _is_flat(facts: _Facts) -> bool:
     """
     values = facts.values
     gap = np.median(np.diff(facts.steps)) if len(values) > 1 else 0.0
-    is_start = facts.steps[0] <= 5 * max(gap, 1.0) or facts.ended > _UNTRAINED
-    if len(values) < 8 or not is_start:
+    is_start = facts.steps[0] <= 5 * max(gap, 1.0)
+    if len(values) < _SEEN or not (is_start or facts.ended > _UNTRAINED):
         return False
     start = float(np.median(values[:3]))
-    gained = start - facts.ended
-    if gained > max(facts.noise, 0.02 * abs(start)) or facts.learned > 0.15 * abs(values[0]):
+    least = max(facts.noise, 0.02 * abs(start) if is_start else 0.0)  # of a part any fall counts
+    if start - facts.ended > least or facts.learned > 0.15 * abs(values[0]):
         return False
     at_guess = any(abs(facts.ended - math.log(k)) < 0.03 * math.log(k) for k in _GUESSES)
     return bool(facts.ended < 1.1 * values[0] and (at_guess or facts.ended > _LANGUAGE))
@@ -381,25 +401,35 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
         return None
     held = _facts(np.asarray(steps, np.float64)[finite], np.asarray(values, np.float64)[finite])
     steps, values, lowest = held.steps, held.values, held.lowest
-    rise, after = held.ended - held.level, values[lowest:]
-    doubt = 2 * held.wobble
-    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
-        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
-    is_clear = rise >= max(_WORSE * abs(held.level), doubt) or _has_turned(values, lowest)
-    if lowest == len(values) - 1 or not is_clear:
+    half = values[len(values) // 2 :]
+    if len(half) >= FEWEST and (half > values[0] + 0.5 * abs(values[0])).all():  # it never fell
+        turned = lowest = int(np.argmin(values))
+    elif lowest < len(values) - 1 and _has_risen(held):
+        reach = max(2, held.width // 2)
+        near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
+        turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
+    else:
         return None
-    reach = max(2, held.width // 2)
-    near = np.arange(max(0, lowest - reach), min(len(values) - 1, lowest + reach + 1))
-    turned = int(near[values[near].argmin()])  # the smoothed curve turns a little aside
     place = min(int(np.searchsorted(facts.steps, steps[lowest])), len(facts.smooth) - 1)
-    if facts.ended >= facts.smooth[place]:
+    if facts.ended > facts.smooth[place] - _FELL_ON * abs(facts.smooth[place]):
         return None
     onset = float(steps[turned + 1])
     return replace(_course(held), fate=Fate.OVERFIT, onset=onset, moved_first="held_out_loss")
 
 
+def _has_risen(held: _Facts) -> bool:
+    """Tell whether a held-out loss is higher at its end than at its lowest, by more than noise."""
+    rise, after = held.ended - held.level, held.values[held.lowest :]
+    doubt = 2 * held.wobble
+    if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
+        doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
+    if rise < _SEEN_RISE * held.learned:
+        return False
+    is_clear = rise >= max(_WORSE * abs(held.level), doubt)
+    return is_clear or _has_turned(held.values, held.lowest)
+
+
 def _has_turned(values: np.ndarray, lowest: int) -> bool:
-    """Tell whether the last third of noisy evaluations is higher than as many about the lowest."""
     size = len(values) // 3
     low, late = values[max(0, lowest - size // 2) :][:size], values[-size:]
     if size < FEWEST or len(low) < size:
@@ -409,7 +439,6 @@ def _has_turned(values: np.ndarray, lowest: int) -> bool:
 
 
 def _onset(facts: _Facts) -> int:
-    """Return the record at which the rise to the end began: the first that never came back."""
     rise = facts.ended - facts.level
     share = 0.1 * min(rise, facts.learned) if facts.learned > 0 else 0.1 * rise
     limit = facts.level + min(max(facts.wobble, share), 0.5 * rise)
@@ -420,7 +449,6 @@ def _onset(facts: _Facts) -> int:
 
 
 def _nan_onset(values: np.ndarray) -> int:
-    """Return the record at which a run that ends without numbers left its course."""
     first = int(np.argmax(~np.isfinite(values)))
     before = values[:first]
     if len(before) < FEWEST:
@@ -434,7 +462,6 @@ def _nan_onset(values: np.ndarray) -> int:
 
 
 def _failed(told: Course, steps: np.ndarray, norm: np.ndarray | None, onset: int) -> Course:
-    """Return a course with the step of its onset, what moved first, and the gradient's lead."""
     told = replace(told, onset=float(steps[onset]), moved_first="loss")
     if norm is None:
         return told

@@ -139,20 +139,12 @@ def history_of(
 
 
 def _alike(run: PastRun) -> object:
-    """Return what runs of one ladder share; the length is compared later, as it may be guessed."""
     fields = tuple(sorted((name, repr(value)) for name, value in run.fields.items()))
     settings = tuple(sorted((name, repr(value)) for name, value in run.overrides.items()))
     return run.target, settings, fields, run.shape, run.apart, run.loss_name
 
 
 def _declared(run: PastRun, source: ModelSource | None, known: dict[object, _Model]) -> _Model:
-    """Return what the configuration of a run's model declares; each model is read once.
-
-    There is none if nobody names a model.
-
-    Raises:
-        InputError: Its model cannot be read.
-    """
     if run.target is None and source is None:
         return None, SCRATCH
     key = run.target, tuple(sorted((n, repr(v)) for n, v in run.overrides.items()))
@@ -248,7 +240,6 @@ def _ladder(
 
 
 def _planned(runs: Sequence[PastRun]) -> int | None:
-    """Return the steps of every run: what they say, else the longest that was logged."""
     said = runs[0].fields.get("max_steps")
     if isinstance(said, int | float):
         return int(said)
@@ -265,7 +256,6 @@ def _recipe(run: PastRun, asked: Recipe, planned: int | None) -> Recipe:
 def _inputs(
     shape: Shape | None, declared: Declared | None, recipe: Recipe, start: Start
 ) -> tuple[EdgeInputs | FineTuningInputs | None, str]:
-    """Return the inputs of the model that answers for a run, or why none does, as a clause."""
     if shape is None and declared is None:
         return None, "no model is known; give --target"
     choice = choose_model(recipe, start)
@@ -286,7 +276,6 @@ def _inputs(
 
 
 def _unused(found: LabelledRuns, guess: float | None) -> str:
-    """Return why a ladder says nothing of the rate, as a clause; empty if it does."""
     losses = found.losses[np.isfinite(found.losses)]
     if not np.isfinite(found.failed).any():
         return "nobody can tell how its runs ended"

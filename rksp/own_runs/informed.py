@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -49,13 +49,7 @@ _MOST_TUNED = 200  # ladders that are learned from; each costs 5 ms
 
 
 class _Response:
-    """What every ladder says of one response, the edge or the best rate, read for every target.
-
-    Args:
-        name: Of the response.
-        seen: The ladders.
-        said: What the prior says of each.
-    """
+    """What every ladder says of one response, the edge or the best rate, read for every target."""
 
     def __init__(
         self,
@@ -118,12 +112,10 @@ class _Response:
         return one.edge_likelihood(center) if is_edge else one.best_likelihood(center)
 
     def _design(self, inputs: EdgeInputs) -> tuple[float, float]:
-        """Return where a team may have slopes of its own; of the best rate up to more tokens."""
         largest = TOY_BATCH if self.name == "edge" else CRITICAL_BATCH
         return math.log10(inputs.width), math.log10(min(inputs.batch_tokens, largest))
 
     def _noise(self, spreads: Spreads, effects: Sequence[float]) -> np.ndarray:
-        """Return the standard deviation of what a ladder and the target do not share."""
         between = np.maximum(self.usual**2 - spreads.usual**2, 0.0)
         within = np.maximum(self.within**2 - spreads.noise**2, 0.0)
         apart = ((_ANY_SIZE * (self.effects - effects)) ** 2).sum(axis=1)
@@ -160,12 +152,10 @@ class InformedModel(Asking):
 
     @cached_property
     def _said(self) -> dict[EdgeInputs, EdgeEstimate]:
-        """What the prior says of every ladder from its configuration alone; alike ones share it."""
         return {inputs: self.prior.predict(inputs) for inputs in {one.inputs for one in self.seen}}
 
     @cached_property
     def _responses(self) -> tuple[_Response, _Response]:
-        """The edge, which single runs show too, and the best rate."""
         ladders = [one for one in self.seen if one.is_ladder]
         return _Response("edge", self.seen, self._said), _Response("best", ladders, self._said)
 
@@ -226,7 +216,7 @@ class InformedTuning:
     seen: Sequence[Tuned]
 
     @property
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Mapping[str, object]:
         """What the prior was fitted on."""
         return self.prior.card
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from rksp.documents.own_runs import LeftOutReport
 from rksp.ground.errors import InputError
+from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.own_runs.metrics import in_nats, is_gain, is_metric, is_norm, is_rate, loss_among
 from rksp.own_runs.outcome import Trained, ended, final_loss
@@ -24,6 +24,8 @@ from rksp.recipe_files.parse.values import Section
 from rksp.recipe_files.registry import matches_any, read_document
 from rksp.recipe_files.said.origin import OriginKind
 
+# The recipe's fields that a run states, its model, and settings of that.
+_Setup = tuple[Mapping[str, object], str | None, Mapping[str, object]]
 _READ = (OriginKind.FILE, OriginKind.COMPUTED, OriginKind.TRAINER)
 # Text that differs from run to run and says nothing of how it was trained.
 _BOOKKEEPING = frozenset(
@@ -96,8 +98,8 @@ class Words:
     target: str | None
     metric: str | None = None
     ignored: set[str] = field(default_factory=set)
-    _setups: dict[object, Any] = field(default_factory=dict)
-    _settings: dict[str | None, Any] = field(default_factory=dict)
+    _setups: dict[object, _Setup | InputError] = field(default_factory=dict)
+    _settings: dict[str | None, ModelSettings | None] = field(default_factory=dict)
 
     def read(self, raws: Sequence[RawRun]) -> tuple[list[PastRun], list[LeftOutReport]]:
         """Return the runs that can be used, and the others."""
@@ -151,9 +153,7 @@ class Words:
             last_step=_last_step(raw, loss),
         )
 
-    def settings(
-        self, raw: RawRun, texts: frozenset[str] = frozenset()
-    ) -> tuple[Mapping[str, object], str | None, Mapping[str, object]]:
+    def settings(self, raw: RawRun, texts: frozenset[str] = frozenset()) -> _Setup:
         """Return the recipe's fields, the model and its settings; alike runs share the reading."""
         said = {
             name: value
@@ -185,7 +185,6 @@ class Words:
         return fields | rate, target, overrides
 
     def _counts(self, name: str, said: Mapping[str, object]) -> bool:
-        """Tell whether a column is of the recipe or the model; note it as ignored if of nothing."""
         kind, setting = canonical(name)
         if kind == "seed" or name.startswith(PREFIX):
             return False
@@ -201,9 +200,7 @@ class Words:
             self._settings[target] = None if target is None else settings_of(target)
         return setting in (self._settings[target] or ())
 
-    def _read_setup(
-        self, raw: RawRun, said: Section
-    ) -> tuple[dict[str, object], str | None, dict[str, object]]:
+    def _read_setup(self, raw: RawRun, said: Section) -> _Setup:
         fields: dict[str, object] = {}
         target: str | None = None
         overrides: dict[str, object] = {}
@@ -238,7 +235,6 @@ def left_out(raw: RawRun, error: InputError) -> LeftOutReport:
 
 
 def _settings_in_text(raws: Sequence[RawRun]) -> frozenset[str]:
-    """Return the columns of text that tell groups of runs apart, such as the data set."""
     values: dict[str, Counter[str]] = {}
     for raw in raws:
         for name, value in raw.said.items():

@@ -12,7 +12,10 @@ from rksp.recipe_files.columns import without_unit
 
 _TOKEN = re.compile(r"[fF]1(?!\d)|[A-Z]?[a-z]+?(?=loss(?![a-z]))|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LOSS = frozenset(
-    words("loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error")
+    words(
+        "loss losses nll xent ce bce cross perplexity ppl bpb bpc mse mae rmse elbo cost error "
+        "objf trl tel"  # of k2; of llm.c on training and on test data
+    )
 )
 _PAID = frozenset(words("reward rewards rew return returns"))  # for what a run does by trial
 _REWARD = _PAID.union(words("score scores"))
@@ -29,7 +32,7 @@ _NO_LOSS = frozenset(
         "min max std best n num steps free mode lr"
     )
 )
-_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held"))
+_HELD_OUT = frozenset(words("val valid validation eval evaluation test dev heldout held tel"))
 # Parts of a loss, or terms that stand beside it: only where nothing else is logged.
 _TERMS = frozenset(
     words(
@@ -78,16 +81,15 @@ def held_out_loss(names: Iterable[str]) -> str | None:
 
 
 def _first(names: Iterable[str], wanted: Callable[[str], bool]) -> str | None:
-    ranked = []
-    for place, name in enumerate(names):
+    ranked = {}
+    for name in filter(wanted, names):
         found = tokens_of(name)
-        is_loss = (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE
-        if is_loss and wanted(name):
+        if (found & _LOSS and not found & _NO_LOSS) or name.lower() in _BARE:
             is_other = not found & {"loss", "losses"}  # such as a perplexity beside the loss
             is_mean = "/" not in name  # train_loss of Hugging Face, beside train/loss
-            rank = (bool(found & _TERMS), is_other, is_perplexity(name), len(found), is_mean)
-            ranked.append((*rank, place, name))
-    return min(ranked)[-1] if ranked else None
+            is_term = bool(found & _TERMS)
+            ranked[name] = (is_term, is_other, is_perplexity(name), len(found), is_mean)
+    return min(ranked, key=ranked.__getitem__, default=None)
 
 
 _OPPONENTS = tuple(map(words, ("d dis disc discriminator critic", "g gen generator")))
@@ -112,12 +114,9 @@ def reward_among(names: Sequence[str]) -> str | None:
         wanted, barred = _REWARD | _SCORES, frozenset(words("std min max best"))
     else:
         return None
-    ranked = []
-    for place, name in enumerate(names):
-        found = tokens_of(name)
-        if found & wanted and not found & barred:
-            ranked.append((len(found - {"mean"}), "mean" not in found, place, name))
-    return min(ranked)[-1] if ranked else None
+    found = {name: tokens_of(name) for name in names}
+    kept = [name for name in names if found[name] & wanted and not found[name] & barred]
+    return min(kept, key=lambda n: (len(found[n] - {"mean"}), "mean" not in found[n]), default=None)
 
 
 def loss_among(names: Iterable[str]) -> str | None:
@@ -148,6 +147,11 @@ def is_norm(name: str) -> bool:
 def is_perplexity(name: str) -> bool:
     """Tell whether a metric is the exponential of a loss."""
     return bool(tokens_of(name) & _PERPLEXITY)
+
+
+def is_of_language(name: str) -> bool:
+    """Tell whether a metric is one of language models alone: a perplexity, or of tokens."""
+    return bool(tokens_of(name) & (_PERPLEXITY | {"token", "tokens"}))
 
 
 def in_nats(name: str, value: float) -> float:

@@ -226,7 +226,6 @@ class Observed(LabelledRuns):
         return _doubted(np.exp(found))
 
     def _crossing(self) -> Reading | None:
-        """Return where the loss passes the margin; None where its labels say otherwise."""
         rates, excess = self._known()
         read = crossing(rates, excess, self.flat) if len(rates) > 2 else None
         if read is None:
@@ -236,7 +235,6 @@ class Observed(LabelledRuns):
         return read if agrees else None
 
     def _known(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return every rate with a loss or a failure, and its nats above the best, inf for none."""
         rates, losses = self.by_rate()
         has_loss = np.isfinite(losses)
         if not has_loss.any():
@@ -292,7 +290,6 @@ def path_of(family: str, inputs: EdgeInputs, kept_apart: str = "") -> Place:
 
 
 def _doubted(likelihood: np.ndarray) -> np.ndarray:
-    """Return a likelihood that may also say nothing: it then counts as its mean on the grid."""
     found: np.ndarray = (1 - MISTAKEN) * likelihood + MISTAKEN * likelihood.mean()
     return found
 

@@ -305,7 +305,6 @@ def _by_policy(runs: Sequence[Trained], entropy: float | None) -> list[Judged]:
 
 
 def _curves(run: Trained, points: int) -> Curves:
-    """Return the logged points as the steps of the policy; a run that diverged has fewer."""
     if run.ended == "diverged":
         return _end(run)
     loss = run.loss.values if run.loss is not None else np.array([run.final])
@@ -319,7 +318,6 @@ def _end(run: Trained) -> Curves:
 
 
 def _alone(run: Trained, found: Judged, guess: float | None) -> Judged:
-    """Label a run without others: only a divergence, or that it learned, can be seen."""
     if run.ended != "finished":
         return Judged(label=run.ended)
     if run.outcome in _LABELS:

@@ -112,7 +112,6 @@ class Shape:
 
 
 def _facts(known: Shape | EdgeInputs) -> dict[str, Any]:
-    """Return the fields that a shape shares with the inputs of the edge's model."""
     names = (field.name for field in fields(Shape) if field.name not in _OF_TUNING)
     return {name: getattr(known, name) for name in names}
 

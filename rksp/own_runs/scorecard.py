@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -112,8 +111,9 @@ def _said_by_others(history: History, model: EdgeModel) -> dict[int, Estimate]:
     for kind in (history.used(Observed), history.used(Tuned)):
         edged = [one for one in kind if one.is_ladder and one.shows_edge]
         for one in edged if 2 <= len(edged) <= _MOST_COMPARED else ():
-            rest: list[Any] = [other for other in kind if other is not one]
-            seen, tuned = ([], rest) if isinstance(one, Tuned) else (rest, [])
+            rest = [other for other in kind if other is not one]
+            seen = [other for other in rest if isinstance(other, Observed)]
+            tuned = [other for other in rest if isinstance(other, Tuned)]
             family = "" if isinstance(one, Tuned) else one.family
             informed = InformedModel(prior=model, family=family, seen=seen, tuned=tuned)
             found[id(one)] = _said(one, informed)
@@ -127,7 +127,6 @@ def _said(one: Observed | Tuned, model: EdgePredictor) -> Estimate:
 
 
 def _untold(ladder: PastLadder, model: EdgeModel) -> str:
-    """Return why `rksp score` cannot tell of a ladder's recipe, a clause; empty if it can."""
     seen, recipe = ladder.observed, ladder.recipe
     if seen is None:
         return ""
@@ -202,7 +201,6 @@ def _is_inside(seen: LabelledRuns, say: Estimate) -> bool:
 
 
 def _surprise(seen: LabelledRuns, say: Estimate, others: Estimate | None) -> str:
-    """Say what contradicts what, as a clause; empty if nothing does."""
     rates, failed = seen.log_rates, seen.failed
     low, high = seen.bracket
     if math.isfinite(high) and ((failed == 0) & (rates > high + 0.01)).any():

@@ -18,6 +18,7 @@ from rksp.own_runs.metrics import (
     is_gain,
     is_metric,
     is_norm,
+    is_of_language,
     is_opposed,
     is_perplexity,
     is_rate,
@@ -89,6 +90,7 @@ def course_of(raw: RawRun, metric: str | None = None) -> Story:
         held_out=None if held_out is None else (held_out.steps, held_out.values),
         is_gain=reward is not None or (metric is not None and is_gain(metric)),
         is_opposed=reward is None and is_opposed(names),
+        is_language=reward is None and any(map(is_of_language, raw.curves)),
     )
     if is_exponential:
         levels = ("first", "last", "best", "level", "ended")

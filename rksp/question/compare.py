@@ -20,6 +20,7 @@ _ANSWER = {
     "likely edge": "likely_edge",
     "do not exceed": "do_not_exceed",
 }
+RATES = ("start here", "likely edge", "do not exceed")
 STATES = ("new", "worse", "unchanged", "better", "fixed")
 RISE = 0.1  # P(failed) of the same initialization moves by less between machines and versions
 

@@ -167,7 +167,10 @@ def judged(
     Returns:
         The report, and a sentence for each comment that cannot silence what it names.
     """
-    gate, levels = terms.gate, assignments(terms.levels, "--level")
+    gate, levels = (
+        terms.gate,
+        assignments(terms.levels, "--level", "CHECK=LEVEL, such as RKSP503=note"),
+    )
     listed = select_findings(report.findings, terms.select, terms.ignore, levels)
     fields = {
         one.code: "the software" if one.code.startswith("RKSA") else blamed_field(one.code)

@@ -178,6 +178,8 @@ class Question:
         if self.source.missing:
             unknown["model"] = f"the model is not known: {self.source.missing.rstrip('.')}"
         more |= {"classifier": self.classifier, "terms": self.terms, "unknown": unknown}
+        batch = self.run.origins.get("batch_size")
+        more["has_devices"] = batch is None or "devices" not in batch.assumes
         more["alternatives"] = [] if unknown else self.run.alternatives()
         return judge(evidence, self.run.recipe, **more)
 

@@ -28,7 +28,7 @@ def answer(report: ScoreReport, risk: Answer) -> str:
         return published(report, risk)
     if rate is None:
         return "which learning rate is right?"
-    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps} steps"
+    at = f"at learning rate {short(rate, 6)}, over {risk.horizon_steps:,} steps"
     return f"{odds(risk)}{diverging(risk)} {at}"
 
 
@@ -55,7 +55,8 @@ def odds(risk: Estimate | CertainFailure) -> str:
 def diverging(risk: Estimate | CertainFailure) -> str:
     """Return how likely the run diverges, and which ending is likelier; empty if not told."""
     chance = risk.probability_diverged
-    return "" if chance is None else f", P(diverged) {percent(chance)} ({risk.feared})"
+    ending = f" ({risk.feared})" if risk.feared else ""
+    return "" if chance is None else f", P(diverged) {percent(chance)}{ending}"
 
 
 def margin(report: ScoreReport, risk: Answer) -> str:

@@ -55,11 +55,21 @@ _SCHEDULE = (
 _LATE_POINTS = 1000  # of the last tenth that are looked at
 
 
-def _sequences(value: object) -> object:
-    """Read a count of sequences; one that is written in millions means tokens."""
-    if isinstance(value, str) and value.strip()[-1:] in ("M", "B"):
-        raise ValueError("it counts sequences; divide tokens by the sequence length")
-    return whole(value)
+def _counted(most: float, said: str) -> BeforeValidator:
+    """Return what reads a count, and says what it counts if a text is of more: it means tokens."""
+
+    def read(value: object) -> object:
+        number = whole(value)
+        if isinstance(value, str) and isinstance(number, int) and number > most:
+            raise ValueError(said)
+        return number
+
+    return BeforeValidator(read)
+
+
+_SEQUENCES = _counted(1.3e5, "it counts sequences; divide tokens by the sequence length")
+_STEPS = _counted(1e9, "it counts optimizer steps; divide tokens by batch size × sequence length")
+_LENGTH = _counted(1e8, "it counts tokens of one sequence; for those of the run give --max-steps")
 
 
 def _optimizer(value: object) -> object:
@@ -148,12 +158,13 @@ class Recipe(Finite):
     ] = Field(default=0, ge=0)
     max_steps: Annotated[
         int,
-        COUNT,
+        _STEPS,
         Flag(
             "--max-steps",
             "Optimizer steps of the whole run.",
             unit="steps",
             names="steps max_iters train_steps",
+            also="duration max_duration updates",
         ),
     ] = Field(default=1000, ge=1)
     min_lr_ratio: Annotated[
@@ -200,7 +211,7 @@ class Recipe(Finite):
     ] = Field(default=1.0, gt=0)
     batch_size: Annotated[
         int,
-        BeforeValidator(_sequences),
+        _SEQUENCES,
         Flag(
             "--batch-size",
             "Sequences per optimizer step.",
@@ -210,7 +221,7 @@ class Recipe(Finite):
     ] = Field(default=32, ge=1, le=10**10)
     sequence_length: Annotated[
         int,
-        COUNT,
+        _LENGTH,
         Flag(
             "--sequence-length",
             "Tokens per sequence.",

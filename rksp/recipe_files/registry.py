@@ -68,10 +68,7 @@ READERS: tuple[Reader, ...] = tuple(
     reader_of(name, vars(home)) for home, names in _HOMES for name in names.split()
 )
 # Reads what no trainer's reader knows, by the names of the settings alone.
-BY_NAME = Reader(
-    name="by name", title="settings found by name", version="", source="", marks=(),
-    steps=(by_name.fill,),
-)  # fmt: skip
+BY_NAME = Reader(name="by name", title="settings found by name", steps=(by_name.fill,))
 FIXED = "the model's own weights are not trained"
 _EARLY = 0.5  # of a run that is left when the schedule has ended
 _LAUNCHED = (
@@ -140,8 +137,6 @@ def read_document(
     try:
         draft = read_by(reader, document)
         has_rate = draft.has_rate
-        if reader is not BY_NAME and (moved := by_name.moved(draft, reader.known)):
-            draft = read_by(reader, dataclasses.replace(document, moved=moved))
         if reader is not BY_NAME:
             knows_objective = draft.knows("objective")
             is_own = has_rate or (reader.matches(document) and not draft.has_rate)
@@ -150,6 +145,8 @@ def read_document(
             is_named = trainer is not None or document.syntax == "shell"
             is_own &= is_named or reader.name != "hugging-face"
             is_believed = draft.explains_a_third or is_own
+            if reader.name == "nanogpt" and document.syntax == "shell":  # it refuses other options
+                is_believed &= not any(unread(draft, reader.name, reader.known))
             by_name.complete(draft)
             is_own_objective = knows_objective and reader.name != "hugging-face"
             is_foreign = not is_own_objective and draft.value("objective") in REINFORCED
@@ -162,10 +159,11 @@ def read_document(
             if trainer is None and (not is_believed or is_foreign) and by_name.gives_rate(document):
                 reader = BY_NAME
                 draft = read_by(reader, document)
-        if reader is BY_NAME:
+        is_open = document.syntax == "shell" and reader.name in ("hugging-face", "trl")
+        if reader is BY_NAME or is_open:  # what the lost file says stands before any default
             for base in document.lost:
                 for name in DECISIVE:
-                    if name != "objective" and not draft.knows(name):
+                    if name != "objective" and not draft.is_read(name):
                         draft.unknown(name, Found(key=base, value=""), f"{base} is not read")
         _note_an_early_end(draft)
         left = tuple(unread(draft, reader.name, reader.known))
@@ -183,6 +181,8 @@ def read_document(
                 spoken and not field and not draft.is_read(spoken) and not draft.is_unknown(spoken)
             ):
                 draft.unknown(spoken, found, f"{one.key} is not read, and speaks of it")
+            elif by_name.trains_all(draft, setting):
+                draft.unknown("peft", found, f"{one.key} is full, and is not read")
             elif by_name.differs(draft, one.key):
                 draft.unknown("learning_rate", found, f"{one.key} gives another")
             elif one.key == FURTHER and not draft.has_rate:
@@ -289,7 +289,8 @@ def _of_command(document: Document) -> tuple[Document, tuple[str, ...]]:
             )
         is_whole = not document.program.startswith(_OF_FILES) and not document.file.endswith(".py")
         lost = f"{document.file}, which the command names, was not found, so it is not read."
-        return document, () if is_whole else (lost,)
+        gone = dataclasses.replace(document, lost=(document.file,))
+        return (gone, ()) if is_whole else (document, (lost,))
     if is_one and not any(reader.matches(file) for reader in READERS):
         return document, ()
     both = dataclasses.replace(

@@ -19,7 +19,7 @@ from rksp.ground.budgets import TABLE, reading
 from rksp.ground.errors import ArtifactError, InputError
 from rksp.ground.files import read_limited
 from rksp.ground.text import one_line
-from rksp.question.compare import compare, figures_of
+from rksp.question.compare import RATES, compare, figures_of
 from rksp.question.gate import judge
 from rksp.question.question import Question
 from rksp.question.run import Run, is_run_file
@@ -191,12 +191,15 @@ def _moved(report: DiffReport, number: page.Numbers) -> list[page.Block]:
 
 
 def _step(number: page.Numbers, path: str) -> page.Words:
-    old, new = (number(f"{path}/{at}", _form(path)) for at in "01")
+    old, new = (_figure(number, path, at) for at in "01")
     return "unchanged" if old == new else (old, " → ", new)
 
 
-def _form(path: str) -> str:
-    return page.PERCENT if "P(failed)" in path else ""
+def _figure(number: page.Numbers, path: str, at: str) -> page.Number | str:
+    """Write a probability in percent, and S, E and X with two digits, as every page does."""
+    name = path.rpartition("/")[2]
+    form = page.PERCENT if name == "P(failed)" else ""
+    return number(f"{path}/{at}", form, 2 if name in RATES else 3)
 
 
 def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page.Block]:
@@ -211,11 +214,10 @@ def changed_blocks(changed: ComparisonReport, number: page.Numbers) -> list[page
         for one in changed.changes
         if one.state != "unchanged"
     ]
-    pairs: page.Rows = [
-        [name, *(number(f"numbers/{name}/{n}", _form(name)) for n in "01")]
-        for name, (old, new) in changed.numbers.items()
-        if old != new
+    figures: page.Rows = [
+        [name, *(_figure(number, f"numbers/{name}", n) for n in "01")] for name in changed.numbers
     ]
+    pairs = [row for row in figures if row[1] != row[2]]
     for name, values in changed.settings.items():
         said = [x and x[:_DIGITS] for x in values] if name == "config" else values
         stands = (f" ({at})" if at else "" for at in changed.places.get(name, (None, None)))

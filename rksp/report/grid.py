@@ -223,7 +223,7 @@ def _counted(report: GridReport) -> page.Verdict:
     unanswered = total - ok - caution - risk
     lost = unanswered - counts[Verdict.CANNOT_TELL]
     rows = [
-        ("Caution", str(caution), "the rate is above X, or a warning names a cause"),
+        ("Caution", str(caution), "above X, or a warning names a documented cause"),
         ("Risk", str(risk), "P(failed) at or above the bar"),
     ]
     if unanswered:

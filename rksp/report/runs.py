@@ -99,6 +99,7 @@ _BECAME = {
     "collapsed": "Its reward collapsed",
     "overfit": "It overfitted",
     "cannot_tell": "Too few values to tell",
+    "alarmed": "Its loss did not fail, and the watch raised an alarm",
 }
 
 
@@ -273,7 +274,8 @@ def _alarms(report: WatchReport, number: page.Numbers) -> Iterator[page.Block]:
         yield page.Section("Causes", [page.Table(head, looked)])
     if report.forecast is not None:
         yield page.Section(
-            "Forecast", [page.Sentence(line.strip()) for line in report.forecast.text]
+            "Forecast",
+            [page.Sentence(line.strip().replace("_", " ")) for line in report.forecast.text],
         )
 
 

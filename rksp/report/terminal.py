@@ -94,7 +94,7 @@ class Columns:
         lines = [[table.head[n] for n in places], *rows]
         widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
         ends = accumulate(width + _GAP for width in widths)
-        fits = max(2, sum(end - _GAP <= options.max_width for end in ends))
+        fits = max(1, sum(end - _GAP <= options.max_width for end in ends))
         under = places[fits:]
         for number, cells in enumerate(lines):
             padded = (

@@ -223,6 +223,18 @@ SFTTrainer(model=model, args=args).train()
     assert "unsloth" not in facts_of(run(plain, "train.py"))["trainer"].values
 
 
+def test_the_rows_that_a_trainer_puts_on_a_device_by_default_are_padded(run):
+    script = """\
+from trl import SFTConfig, SFTTrainer
+args = SFTConfig(output_dir="x", learning_rate=1e-5, packing=False)
+SFTTrainer(model="gpt2", args=args).train()
+"""
+    facts = facts_of(run(script, "train.py"))
+    assert facts["batch_size"].values == (8,) and facts["padding"].values == (True,)
+    assert facts["trainer"].values == ("trl", "hf_trainer")
+    assert "padding" not in facts_of(run(script.replace("=False", "=True"), "train.py"))
+
+
 def test_a_deepspeed_file_beside_the_arguments_is_read(run):
     zero = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
             "gradient_clipping": "auto"}  # fmt: skip

@@ -51,6 +51,9 @@ def test_an_answer_names_the_likelier_ending():
     told = lambda chance: one.model_copy(update={"probability_diverged": chance}).feared
     assert told(None) == ""
     assert "diverge" in told(0.5) and "ends high" in told(0.3)
+    hardly = one.model_copy(update={"probability_failed": 0.006, "probability_diverged": 0.004})
+    rarely = one.model_copy(update={"probability_failed": 0.06, "probability_diverged": 0.04})
+    assert (hardly.feared, rarely.feared[:11]) == ("", "if it fails")
 
 
 def test_the_power_of_the_shipped_model_is_no_identity():

@@ -132,7 +132,7 @@ BAD = {
         "config, forward, gradient",
     ),
     "unknown format": (["score", "gpt2", "--format", "xml"], "text, full, json"),
-    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "did you mean --lr?"),
+    "unknown option": (["score", "gpt2", "--learn-rate", "1"], "did you mean --lr 1?"),
     "unknown variant": (["score", "gpt2", *SMALL, "--variant", "mine"], "paper-full-1"),
     "too large": (
         ["score", "llama", "--stream", "never", "--max-memory", "1GB"],

@@ -44,8 +44,8 @@ OPTIONS = {
     "confirm": RECIPE
     + RUN
     + MODEL
-    + "--task --arm --bar --data --device --evidence --exit-zero --fault --format --keep --monitor "
-    "--output --record --runs --seed --seeds --shrink --steps --sweep --text --threads --help-all",
+    + "--task --arm --data --device --evidence --exit-zero --fault --format --keep --monitor "
+    "--output --record --runs --seed --seeds --shrink --steps --sweep --threads --help-all",
     "diff": "--exit-zero --fail-on --format",
     "explain": "--as --devices --format --rows",
     "fix": "--as --devices --format --write",
@@ -53,8 +53,8 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--as --devices --steps --address --data --dry-run --engine --exit-zero --export --fail-on "
-    "--format --env --gpu --ignore --max-cells --no-cache --output --retry-failed --risk --runs "
-    "--sample-seed --samples --slurm --target --timeout --top --where --workers --help-all",
+    "--format --env --gpu --ignore --no-cache --output --retry-failed --risk --runs "
+    "--samples --slurm --target --timeout --top --where --workers --help-all",
     "mcp": "--root",
     "report": SHORT + "--allow-hub --format --offline --output --schema --sliders --task",
     "reproduce": "--stored",
@@ -64,7 +64,7 @@ OPTIONS = {
     + MEASURE
     + MODEL
     + "--steps --task --help-all --baseline --blocks --data --exit-zero --fail-on --format "
-    "--env --gpu --ignore --level --no-cache --output --probe --rank --risk --runs --seed "
+    "--env --gpu --ignore --level --no-cache --output --probe --directions --risk --runs --seed "
     "--seeds --select --spectra --tuned --variant --verbose",
     "watch": "--log --memory --monitor --notify --on-alarm --record --status --to --help-all",
 }

@@ -127,7 +127,7 @@ def test_a_failure_without_an_onset_names_the_first_alarm() -> None:
     said = conclude(
         _prediction(), compare([_trial("baseline", s, "failed", **alarms) for s in range(3)]), ()
     )
-    assert said[1].startswith("attention-logits raised the first alarm, at step 20")
+    assert said[1].startswith("The monitor attention-logits raised the first alarm, at step 20")
     quiet = compare([_trial("baseline", s, "failed") for s in range(3)])
     assert conclude(_prediction(), quiet, ())[1] == "No monitor saw the failure."
 
@@ -166,13 +166,14 @@ def test_a_failure_has_its_number() -> None:
     """Each way to fail is said with what was measured and the limit; no failure says nothing."""
     trials = [_trial("baseline", 0, final=3.13), _trial("rate=0.1", 0, final=2.62)]
     assert why_failed(trials) == (
-        "It ended at 3.13, 0.51 nats above the same run with rate=0.1; the limit is 0.25."
+        "The run of seed 0 ended at 3.13, 0.51 nats above the same run with rate=0.1; "
+        "the limit is 0.25."
     )
     bar = limit(trials)
     assert bar is not None and bar == (pytest.approx(2.87), "rate=0.1")
     near = [_trial("baseline", 0, final=2.8), _trial("rate=0.1", 0, final=2.62)]
     assert why_failed(near) == "" and limit(near) is None
     lost = [_trial("baseline", 0, "diverged", onset=21), _trial("rate=0.1", 0)]
-    assert why_failed(lost).startswith("It diverged at step 21: its loss passed 50")
+    assert why_failed(lost).startswith("The run of seed 0 diverged at step 21: its loss passed 50")
     assert limit(lost) is None
     assert "above where it began" in why_failed([_trial("baseline", 0, "failed", final=5.0)])

@@ -136,7 +136,7 @@ def test_what_is_not_whole_is_no_count(text, capsys):
         ("--clip -1", "--clip is -1.0; it should be greater than 0, and --clip 0 switches it off"),
         ("--learning-rate -1", "--lr is -1.0; it should be greater than 0"),
         ("--beta1 1", "--beta1 is 1.0; it should be less than 1"),
-        ("--rank 0", "--rank is 0; it should be greater than or equal to 1"),
+        ("--directions 0", "--directions is 0; it should be greater than or equal to 1"),
         ("--optimizer adam2", "--optimizer is 'adam2'"),
     ],
 )

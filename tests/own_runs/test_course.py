@@ -491,87 +491,6 @@ def test_noise_of_a_held_out_rise_is_measured_against_the_rise():
     assert judged(losses, held_out=(steps, wobbles)).fate is Fate.FINE
 
 
-def logged(tmp_path, text):
-    log = tmp_path / "train.log"
-    log.write_text(text)
-    (raw,) = read_raw_runs([log])
-    return course_of(raw)
-
-
-def epochs(start):
-    """Batches that are counted anew in each epoch; the loss goes on, or begins again."""
-    return "\n".join(
-        f"Train: {epoch} [{batch}/100] Loss: {4 / (1 + (start * epoch * 100 + batch) / 40):.3f}"
-        for epoch in range(3)
-        for batch in range(0, 100, 4)
-    )
-
-
-def test_batches_counted_anew_are_one_run_where_the_loss_goes_on(tmp_path):
-    assert len(logged(tmp_path, epochs(start=1)).curve.values) == 75
-    assert len(logged(tmp_path, epochs(start=0)).curve.values) == 25  # the last of three runs
-
-
-def test_a_pass_over_held_out_data_is_one_value(tmp_path):
-    lines = []
-    for epoch in range(4):
-        lines += [f"Train: [{epoch}/4][{n}/50] loss {2 - epoch / 4 - n / 500}" for n in range(50)]
-        lines += [f"Test: [{n}/10] Loss {1.5 - epoch / 5 + (n % 3) / 5}" for n in range(10)]
-    held = logged(tmp_path, "\n".join(lines)).held_out
-    assert held.values == pytest.approx([1.68 - epoch / 5 for epoch in range(4)])
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("Epoch: {n} | Train Loss: {l:.3f} | Val. Loss: 0.9", "train_loss"),
-        ("{n}epoch:train:1-50batch: iter_time=0.1, loss_ctc=9.1, loss={l:.3f}", "loss"),
-        ("epoch: {n}; trainloss: {l:.3f}; lr: 0.1", "trainloss"),
-    ],
-)
-def test_names_as_people_shorten_them(line, name, tmp_path):
-    story = logged(tmp_path, "\n".join(line.format(n=n, l=3 - n / 10) for n in range(1, 13)))
-    assert (story.metric, len(story.curve.values)) == (name, 12)
-    assert story.curve.values[0] == pytest.approx(2.9)
-
-
-def test_a_gradient_that_is_no_number_tells_of_a_log_without_a_loss(tmp_path):
-    lines = [f"iteration {n}/ 90 | learning rate: 1e-3 | grad norm: nan |" for n in range(9)]
-    assert logged(tmp_path, "\n".join(lines)).course.fate is Fate.NAN
-    with pytest.raises(InputError, match="no curve of a loss"):
-        logged(tmp_path, "\n".join(lines).replace("nan", "0.5"))
-
-
-def test_a_counter_is_what_rises_and_a_second_phase_goes_on(tmp_path):
-    """As two public logs have it: a bar that ends at one step, and epochs that begin anew."""
-    losses = [1.24, 1.20, 1.18, 1.17, 1.16, 0.96, 0.95, 0.94]
-    lines = [
-        f"Epoch {n}: 100%|####| {size}/{size} [01:00<00:00]\nEpoch {n} | Train Loss: {loss}"
-        for (n, size), loss in zip(
-            [*((n, 700) for n in range(1, 6)), *((n, 240) for n in range(1, 4))],
-            losses,
-            strict=True,
-        )
-    ]
-    found = logged(tmp_path, "\n".join(lines))
-    assert found.curve.values.tolist() == losses
-    rows = "\n".join(f"{40 - n:.2f}\t{20 - n / 2:.2f}" for n in range(30))
-    bare = logged(tmp_path, f"total loss\tctc loss\n{rows}\n")
-    assert (bare.metric, len(bare.curve.values)) == ("total_loss", 30)
-
-
-def test_a_perplexity_is_judged_by_its_logarithm(tmp_path):
-    lines = [
-        f"{53000 + 50 * n}/733817; acc: 42.0; ppl: {22 + n % 3}.5; 900 tok/s" for n in range(20)
-    ]
-    flat = logged(tmp_path, "\n".join(lines))
-    assert (flat.course.fate, flat.course.first) == (Fate.FINE, pytest.approx(22.5))
-    both = logged(
-        tmp_path, "\n".join(f"step {n}; ppl: 99; xent: {5 - n / 9:.2f}" for n in range(20))
-    )
-    assert both.metric == "xent"
-
-
 def test_noisy_evaluations_that_turned_are_an_overfit():
     rng, steps = np.random.default_rng(3), np.arange(30.0)
     noise, losses = rng.normal(0, 0.01, 30), np.linspace(0.18, 0.09, 30)
@@ -581,39 +500,38 @@ def test_noisy_evaluations_that_turned_are_an_overfit():
     assert judged(losses, held_out=(steps, 0.18 + noise)).fate is Fate.FINE
 
 
-def test_a_file_of_losses_needs_no_word_for_them(tmp_path):
-    """As CycleGAN's loss_log.txt, and tables without a header, have it; other files do not."""
-    texts = {
-        "loss_log.txt": "\n".join(
-            f"(epoch: 1, iters: {n}) cycle_A: {9 - n / 9:.3f}" for n in range(9)
-        ),
-        "losses.csv": "\n".join(f"{n},{9 - n / 9:.4f}" for n in range(9)),
-        "my_loss.log": "\n".join(f"{9 - n / 9:.4f}" for n in range(9)),
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-        (raw,) = read_raw_runs([tmp_path / name])
-        assert course_of(raw).curve.values.tolist() == pytest.approx(
-            [9 - n / 9 for n in range(9)], abs=1e-3
-        )
-        (tmp_path / "train.log").write_text(text)
-        with pytest.raises(InputError, match="nothing in a format of runs"):
-            read_raw_runs([tmp_path / "train.log"])
+def test_few_records_that_fall_and_rise_have_diverged_and_noise_has_not():
+    turned = judged([0.0475, 0.0474, 0.0473, 0.0471, 0.0472, 0.0612, 0.0958, 0.0877])
+    assert (turned.fate, turned.onset) == (Fate.DIVERGED, 5)
+    noisy = judged([2.2, 1.6, 2.9, 2.1, 1.5, 2.6, 2.8, 1.9, 2.4])
+    assert not noisy.fate.is_failure
 
 
-def test_a_counter_that_stands_still_is_none_and_a_cell_may_be_a_tensor(tmp_path):
-    lines = [
-        "100%|##| 5/900 [00:01<00:10]",
-        *(f"{{'loss': {5 - n / 9:.3f}, 'epoch': {n / 90:.2f}}}" for n in range(20)),
-    ]
-    assert len(logged(tmp_path, "\n".join(lines)).curve.values) == 20
-    (tmp_path / "losses.csv").write_text(
-        "epoch,train_loss\n"
-        + "".join(f"{n},\"tensor({3 - n / 9:.3f}, device='cuda:0')\"\n" for n in range(9))
-    )
-    (raw,) = read_raw_runs([tmp_path / "losses.csv"])
-    assert raw.curves["train_loss"].values[0] == 3.0
-    said = logged(
-        tmp_path, "\n".join(f"Total rewards in episode {n} is {n / 2} in all" for n in range(9))
-    )
-    assert said.curve.values.tolist() == [n / 2 for n in range(9)]
+def test_a_language_model_that_ends_worse_than_any_guess_has_diverged():
+    losses = [11.0, 30.0, 19.0, 17.0, 16.0, 15.9, 15.8, 15.7, 15.7, 15.6]
+    found = judged(losses, is_language=True)
+    assert (found.fate, found.onset) == (Fate.DIVERGED, 1)
+    assert judged(losses).fate is not Fate.DIVERGED  # of another unit nobody knows
+
+
+def test_a_run_that_stands_still_after_its_blow_up_is_over():
+    wild = [4.6, *[0.01, 9.0, 0.02, 6.0, 0.01, 7.0] * 66, *[4.5] * 20]
+    assert judged(wild).fate.is_failure
+    assert not judged([*wild[:-20], *[0.01] * 20]).fate.is_failure
+
+
+def test_a_held_out_loss_that_never_fell_is_an_overfit_and_a_thousandth_is_none():
+    steps, losses = np.arange(20.0), np.linspace(4, 0.01, 20)
+    rises = judged(losses, held_out=(steps, np.linspace(4, 19, 20)))
+    assert (rises.fate, rises.onset) == (Fate.OVERFIT, 1)
+    turn = 9e-6 + np.geomspace(4, 1e-5, 20)
+    turn[-4:] *= 1.4
+    assert judged(losses, held_out=(steps, turn)).fate is Fate.FINE
+
+
+def test_of_a_part_of_a_run_any_fall_counts():
+    """Whoever pastes ten lines of a long run shows how much it learned in ten lines."""
+    part = [10.09, 10.07, 10.05, 10.03, 10.02, 10.01, 9.99, 9.98]
+    steps = np.arange(370.0, 450.0, 10)
+    assert course(steps, np.array(part)).fate is Fate.FINE
+    assert course(steps, np.array([10.05, 10.06] * 4)).fate is Fate.NEVER_LEARNED

@@ -63,6 +63,44 @@ def test_a_fine_run_gets_no_advice(tmp_path):
     assert "nothing went wrong" in found.courses[0].told[0]
 
 
+RUN = {"kind": "run", "model": "GPT", "command": "train.py"}
+ALARM = {
+    "kind": "alarm",
+    "monitor": "loss",
+    "quantity": "loss_excess",
+    "layer": "",
+    "step": 30,
+    "severity": "critical",
+    "rule": "limit >= 1",
+    "value": 2.5,
+    "baseline": None,
+    "text": "the loss is 2.5 above its usual",
+}
+STOP = {"kind": "stop", "step": 30, "reason": "stopped at step 30"}
+DATA = {"kind": "cause", "step": 30, "cause": "data", "text": "one batch is all padding"}
+DONE = {"kind": "end", "steps": 40, "seconds": 2.0, "crash": None}
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict", "said"),
+    [
+        ([DONE], "fine", ["It finished.", "No monitor raised an alarm."]),
+        ([ALARM, DATA, DONE], "alarmed", ["step 30", "usual", "padding"]),
+        ([ALARM, STOP], "alarmed", ["rksp stopped at step 30"]),
+        ([{**DONE, "crash": "ValueError"}], "fine", ["It raised ValueError"]),
+    ],
+)
+def test_the_log_of_a_watch_tells_its_alarms(tmp_path, more, verdict, said):
+    reading = {"kind": "reading", "monitor": "loss", "quantity": "loss", "layer": ""}
+    losses = [{**reading, "step": n, "value": 4 - n / 20} for n in range(40)]
+    log = tmp_path / "watch.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in [RUN, *losses, *more]))
+    found = rksp.why(log)
+    told = " ".join(found.courses[0].told)
+    assert found.verdict == found.courses[0].outcome == verdict
+    assert all(text in told for text in said) and "nothing went wrong" not in told
+
+
 def test_python_and_the_command_line_say_the_same(tmp_path):
     folder = write_run(tmp_path / "run", rate=0.1, fails=True)
     told = json.loads(run_rksp("why", str(folder), "--format", "json").stdout)

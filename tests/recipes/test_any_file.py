@@ -542,3 +542,85 @@ def test_what_hydra_lays_over_a_configuration_is_not_the_whole(head, tmp_path):
     read = read_recipe_file(path, devices=1)
     assert read.recipe().learning_rate == 1e-4
     assert ("optimizer" in read.unknown) == ("sequence_length" in read.unknown) == bool(head)
+
+
+PARTED = """
+model:
+  dimensions: {hidden_size: 96, num_layers: 2}
+  attention: {num_heads: 6, num_kv_heads: 3}
+  misc: {tie_word_embeddings: true}
+training: {batch_size: 4, iters: 500, learning_rate: 1e-3, MORE}
+"""
+
+
+def test_sizes_stand_in_any_part_of_the_models_section(tmp_path):
+    found = definite(read(tmp_path, PARTED.replace("MORE", "seed: 1")).target)
+    heads = [found.overrides[f"num_{of}_heads"] for of in ("attention", "key_value")]
+    assert heads == [6, 3] and found.overrides["tie_word_embeddings"] is True
+    assert "feed-forward, vocabulary" in found.notes[0]  # which nothing gives
+    other = PARTED.replace("MORE", "seed: 1").replace("misc: {", "decoder: {heads: 2, ")
+    assert read(tmp_path, other).target is None  # which of the two is not known
+
+
+NAMED = "model: {name: gpt2}\ntokenizer: gpt2\ntraining: {lr: 1e-4, batch_size: 4, PART}\nREST\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "rest", "field", "value"),
+    [
+        ("iters: 500, epochs: 3", "", "max_steps", None),
+        ("max_steps: 500, epochs: 3", "", "max_steps", 500),  # a limit, whatever comes first
+        ("max_steps: 500", "profiles: {dev: {training: {max_steps: 5}}}", "max_steps", None),
+        ("max_steps: 500", "profiles: {dev: {training: {max_steps: 500}}}", "max_steps", 500),
+        ("max_steps: 500", "testing: {max_length: 200}", "sequence_length", 256),
+        ("max_steps: 500", "benchmark: {batch_size: 64}", "batch_size", 4),
+        ("seed: 1", "run_name: reward-v1", "objective", None),
+        ("seed: 1", "dpo: {max_num_steps: 9}", "objective", None),
+        ("seed: 1", "dpo: {enabled: false, max_num_steps: 9}", "objective", "lm"),
+        ("seed: 1", "load_in_4bit: true", "peft", None),
+        ("seed: 1", "load_in_4bit: true\nlora: {r: 8}", "peft", "qlora"),
+        ("seed: 1", "lora: {r: 8, use_dora: true}", "peft", "dora"),
+        ("seed: 1", "bits: 16", "peft", "none"),
+        ("lr_scheduler_type: constant, warmup_ratio: 0.1", "", "warmup_steps", 0),
+        ("dtype: bf16", "bnb_config: {compute_dtype: fp16}", "precision", "bf16"),
+        ("seed: 1", "bnb_config: {compute_dtype: fp16}", "precision", "fp32"),
+    ],
+)
+def test_what_may_mean_another_thing_is_not_read(part, rest, field, value, tmp_path):
+    found = read(tmp_path, NAMED.replace("PART", part).replace("REST", rest))
+    known = None if field in found.unknown else getattr(found.recipe(), field)
+    assert known == value
+
+
+@pytest.mark.parametrize(("passes", "size"), [(4, None), (1, 8)])
+def test_a_batch_for_training_may_be_that_of_one_pass(passes, size, tmp_path):
+    text = f"model: gpt2\ntokenizer: gpt2\nlr: 1e-4\ntrain_batch_size: 8\ngrad_accum: {passes}\n"
+    found = read(tmp_path, text)
+    assert (None if "batch_size" in found.unknown else found.recipe().batch_size) == size
+
+
+def test_a_default_of_adapters_gives_way_to_the_files_word(tmp_path):
+    text = (
+        "stage: sft\nmodel_name_or_path: gpt2\ntemplate: qwen\ndo_train: true\nlearning_rate: 1\n"
+    )
+    assert "peft" not in read(tmp_path, text).unknown
+    assert "peft" in read(tmp_path, f"{text}fine_tuning: full\n").unknown
+
+
+@pytest.mark.parametrize(("more", "is_text"), [("prime: 59", False), ("vocab_size: 99", True)])
+def test_sizes_alone_are_of_no_language_model(more, is_text, tmp_path):
+    text = f"d_model: 96\nn_layers: 2\nn_heads: 4\nlr: 1e-3\nbatch_size: 8\nmax_steps: 90\n{more}\n"
+    assert (read(tmp_path, text).target is not None) == is_text
+
+
+@pytest.mark.parametrize(("devices", "is_told"), [(None, False), (1, True)])
+def test_a_small_batch_is_held_against_no_run_that_does_not_tell_its_devices(
+    devices, is_told, tmp_path
+):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python run_clm.py --model_name_or_path gpt2 --learning_rate 1e-4 --max_steps 100 "
+        "--per_device_train_batch_size 1 --do_train --output_dir out\n"
+    )
+    found = {one.code for one in score(str(path), evidence="config", devices=devices).findings}
+    assert ("RKSP509" in found) == is_told

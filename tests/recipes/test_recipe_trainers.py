@@ -440,6 +440,7 @@ peft_config:
         ("a.yaml", f"{MODEL}sft:\n  max_num_steps: 20\n{GRPO}", "objective", None),
         ("a.yaml", f"{MODEL}optim:\n  dpo: 1\n", "objective", "lm"),
         ("a.yaml", f"{PEFT}peft_type: C3A\n", "peft", "other"),
+        ("a.yaml", f"{PEFT}peft_type: IA3\n", "peft", "other"),
         ("a.yaml", f"{PEFT}peft_type: GLORA\nlora_rank: 8\n", "peft", "other"),
         ("a.yaml", f"{PEFT}peft_type: LORA\nlora_rank: 8\n", "peft", "lora"),
         ("a.yaml", f"{PEFT}use_peft: true\nuse_4bit_quantization: true\n", "peft", "qlora"),

@@ -247,3 +247,73 @@ def test_names_that_are_too_long_and_pipes_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="format"):
         read_recipe_file(tmp_path / "pipe")
+
+
+RUN = (
+    "python train.py --model_name_or_path gpt2 --learning_rate {} --max_steps 9 --output_dir o {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "rate"),
+    [
+        ('M=${{1:-a}}\nif [ "$M" = a ]; then LR=1e-4; else LR=2e-4; fi\n{run}', 1e-4),
+        ("M=b\nif [[ $M == a* ]]; then LR=1\nelif [ ! 2 -gt 3 ]; then LR=3e-4\nfi\n{run}", 3e-4),
+        ("M=b\ncase $M in\n  a|c) LR=1e-4;;\n  b) LR=2e-4;;\n  *) LR=3e-4;;\nesac\n{run}", 2e-4),
+        ("case $HOSTNAME in\n  a) LR=1e-4;;\n  *) LR=3e-4;;\nesac\n{run}", None),
+        ('LR=1e-4\nif [ "$HOSTNAME" = a ]; then LR=2e-4; fi\n{run}', None),
+        ("LR=1e-4\nN=1\nwhile a; do\nif [ $N = 0 ]; then LR=2e-4; fi; N=0; done\n{run}", None),
+        ('[ -f x ] || {{ echo "no x"; exit 1; }}\nLR=1e-4\n{run}', 1e-4),
+        ("LR=1e-4\n[[ -n $LR ]] || LR=2e-4\n{run}", 1e-4),
+        (": ${{LR:=4e-4}}\n{run}", 4e-4),
+        ("exec > >(tee -a log) 2>&1\nLR=1e-4\n{run}", 1e-4),
+        ("for LR in 1e-4; do\n{run}done\n", 1e-4),
+        ("for LR in 1e-4 2e-4; do\n{run}done\n", None),
+        ("LR=1e-4\n{run}\n    --learning_rate 2e-4 \\\n    --max_steps 7\n", 1e-4),
+        ("LR=1e-4\n{run}python evaluate.py --learning_rate 2e-4 --max_steps 7\n", 1e-4),
+        ('LR=${{12:-"1e-4"}}\n{run}', 1e-4),
+    ],
+)  # fmt: skip
+def test_a_shell_decides_its_branches_where_they_can_be_known(script, rate, tmp_path):
+    text = script.format(run=RUN.format("$LR", ""))
+    assert read(tmp_path, text, "run.sh").recipe().learning_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ("--pre_seq_len 16", "peft"),
+        ("--medusa_num_heads 4", "peft"),
+        ("--lora_r 8", "peft"),
+        ("--config gone.yaml", "peft"),
+        ("", ""),
+    ],
+)
+def test_parts_beside_stored_weights_leave_open_what_is_trained(more, field, tmp_path):
+    unknown = read(tmp_path, RUN.format("1e-4", more), "run.sh").unknown
+    assert field in unknown if field else not unknown
+
+
+def test_a_batch_of_one_device_or_of_all_is_unknown(tmp_path):
+    launch = (
+        "torchrun --nproc_per_node={} run.py --learning_rate 1e-4 --train_batch_size 8 --lr_end 0\n"
+    )
+    assert "batch_size" in read(tmp_path, launch.format(4), "a.sh").unknown
+    assert read(tmp_path, launch.format(1), "b.sh").recipe().batch_size == 8
+
+
+def test_devices_that_share_a_sequence_share_a_batch(tmp_path):
+    text = (
+        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-0.6B --learning_rate 1e-5 "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 {}\n"
+    )
+    assert read(tmp_path, text.format(""), "a.sh").recipe().batch_size == 64
+    shared = text.format("--sequence_parallel_size 2")
+    assert read(tmp_path, shared, "b.sh").recipe().batch_size == 32
+
+
+def test_words_of_a_variable_are_split_as_the_shell_splits_them(tmp_path):
+    more = "A='\n  actor_rollout_ref.actor.optim.lr=5e-7\n  actor_rollout_ref.rollout.n=5\n'\n"
+    command = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo $A trainer.nnodes=1\n"
+    found = read(tmp_path, more + command, "run.sh").recipe()
+    assert (found.learning_rate, found.generations) == (5e-7, 5)

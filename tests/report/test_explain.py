@@ -20,7 +20,7 @@ KNOWN = {
     "eta": "no linear map",
     "RKSP001": "at least the bar",
     "start_here": "expected excess loss",
-    "rank deficient": "--rank",
+    "rank deficient": "--directions",
     "attention-logits": "qk_clip",
     "qk-clip": "arm of rksp confirm",
     "bitflip": "a fault",

@@ -568,7 +568,7 @@ def test_a_log_that_was_cut_off_can_be_read(attached, tmp_path):
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # the line of its end
     report = watched_run(log)
-    assert report.trial.steps == STEPS and report.ended == "it was killed, or still runs"
+    assert report.trial.steps == STEPS and report.ended == "the run was killed, or still runs"
     assert [loss for _, loss in report.trial.loss] == pytest.approx(expected)
     page = render(report, "html")
     assert "Net" in page and all(name in page for name in report.trial.profiles)

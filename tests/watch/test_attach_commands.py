@@ -43,7 +43,7 @@ def test_a_script_that_is_killed_leaves_all_its_steps(tmp_path, capsys, monkeypa
     assert killed.stdout.splitlines() == alone.splitlines()[:9]
     log = tmp_path / "watch.jsonl"
     assert log.read_bytes().endswith(b"\n")
-    assert watched_run(log).ended == "it was killed by SIGKILL"
+    assert watched_run(log).ended == "the run was killed by SIGKILL"
     printed = [float(line) for line in killed.stdout.splitlines()]
     assert read_losses(log) == pytest.approx(printed, rel=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["watch.jsonl"]

@@ -227,8 +227,6 @@ class AttentionTap(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class _Tapped:
-    """Fused attention behind the taps that are open now, the outermost first."""
-
     handles: tuple[Handle, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -315,6 +313,8 @@ def watching_attention(model: nn.Module, look: Look) -> Iterator[None]:
         yield
 
 
-def _call(fields: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
+def _call(
+    fields: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, object]
+) -> AttentionCall:
     given = dict(zip(fields, args, strict=False)) | kwargs
     return AttentionCall(**{fields[name]: given[name] for name in given if name in fields})

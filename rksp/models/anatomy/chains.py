@@ -306,7 +306,6 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _outermost(chains: list[Chain]) -> list[Chain]:
-    """Keep chains of composite blocks outside of other chains' blocks, each block once."""
     # Consecutive linear layers also pass states on, but they are inside of a block or a head.
     chains = [c for c in chains if any(list(block.children()) for block in c.blocks)]
     # Next to a real chain, a single block or a stack in a head is a chain only by accident.

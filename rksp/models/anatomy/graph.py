@@ -129,7 +129,6 @@ class ForwardGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyp
 
 
 def _storage(tensor: Tensor) -> int | None:
-    """Return the identity of a tensor's memory; None where it has none, as a sparse one."""
     try:
         place: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):

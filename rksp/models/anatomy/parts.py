@@ -213,7 +213,6 @@ def _experts(name: str, module: nn.Module, parameter: nn.Parameter) -> Iterator[
 
 
 def _gate_and_up(matrix: Matrix) -> Iterator[Matrix]:
-    """Yield the two halves of a fused gate and up projection; any other matrix unchanged."""
     outputs = matrix.shape[0]
     if "gate_up_proj" not in matrix.name or outputs % 2:
         yield matrix

@@ -114,7 +114,6 @@ class _Block:
 
     @property
     def adds_branches(self) -> bool:
-        """Whether it has a stream, and adds a branch to it."""
         return self._light.get(self.y, False) and bool(self.branches)
 
     @property
@@ -128,16 +127,13 @@ class _Block:
 
     @cached_property
     def norms(self) -> set[int]:
-        """All norms but those of queries and keys."""
         qk = {norm for pair in self.attention for part in pair for norm in self._norms_of(part)}
         return {index for index, of in self._norms.items() if of is not None} - qk
 
     def routes(self) -> bool:
-        """Tell whether it chooses among experts."""
         return any(self.nodes[index].op == "topk" for index in self.derived)
 
     def normalizes_qk(self) -> bool:
-        """Tell whether all queries and keys are normalized."""
         return all(self._norms_of(part) for pair in self.attention for part in pair)
 
     def _inputs(self, index: int) -> list[int]:
@@ -213,7 +209,6 @@ class _Block:
         return False
 
     def _entrywise(self, index: int) -> set[int]:
-        """Return a node and what it is computed from without a product of matrices."""
 
         def is_passed(here: int) -> bool:
             is_sum = self.nodes[here].op in _SUMS and self._main(here) is None
@@ -225,7 +220,6 @@ class _Block:
         return index == self.x or self.nodes[index].op in _PRODUCTS
 
     def _reached(self, start: int, is_passed: Callable[[int], bool]) -> set[int]:
-        """Return a node and what it is made from, as far back as nodes are passed."""
         left, seen = [start], {start}
         while left:
             if is_passed(here := left.pop()):
@@ -235,7 +229,6 @@ class _Block:
         return seen
 
     def _is_light(self, index: int) -> bool:
-        """Tell whether a node is the state itself but for sums, norms and factors."""
         if (of := self._norms[index]) is not None:
             return self._light[of]
         if (below := self._main(index)) is not None:
@@ -243,7 +236,6 @@ class _Block:
         return any(self._light[i] for i in self._summed(index))
 
     def _summed(self, index: int) -> list[int]:
-        """Return what a sum adds that depends on the state; a fused product adds itself."""
         node, given = self.nodes[index], self._inputs(index)
         if node.op in _SUM_INPUT:
             return [node.inputs[0]] if node.inputs[0] in self.derived else []
@@ -277,7 +269,6 @@ class _Block:
         return found
 
     def _parts(self, branch: int) -> list[int]:
-        """Split a sum of attention and feed-forward, or what one matrix makes of both."""
         here = self._strip(branch)
         parts = [i for i in self._summed(here) if not self._light[i]]
         if self.nodes[here].op in _PRODUCTS and not parts:
@@ -344,7 +335,6 @@ class _Block:
 
     @cached_property
     def attention(self) -> list[tuple[int, int]]:
-        """The queries and keys of each attention."""
         return list(self._attention())
 
     def _attention(self) -> Iterator[tuple[int, int]]:

@@ -25,12 +25,15 @@ from rksp.own_runs.run import RawRun, RunReader
 _VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # kinds of a field
 
 
-def _fields(message: bytes) -> dict[int, list[Any]]:
+_Message = dict[int, list[Any]]  # field → its values: integers, or the bytes of what it holds
+
+
+def _fields(message: bytes) -> _Message:
     """Return the values of a message by their field, up to where it is damaged.
 
     A value is an integer, or the bytes of a number, a text or a message.
     """
-    found: dict[int, list[Any]] = {}
+    found: _Message = {}
     place = 0
     try:
         while place < len(message):
@@ -58,11 +61,11 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _text(values: Sequence[Any]) -> str:
-    return bytes(values[-1]).decode(errors="replace") if values else ""
+def _text(values: Sequence[bytes]) -> str:
+    return values[-1].decode(errors="replace") if values else ""
 
 
-def _part(message: dict[int, list[Any]], field: int) -> dict[int, list[Any]]:
+def _part(message: _Message, field: int) -> _Message:
     return _fields(message.get(field, [b""])[-1])
 
 
@@ -73,7 +76,6 @@ _SPREAD = {1: 5, 2: 6}  # where a tensor may hold its numbers besides its conten
 
 
 def _is_tensorboard(path: Path) -> bool:
-    """Match the first event file of a folder, which stands for all of them."""
     if _EVENTS_MARK not in path.name or not path.is_file():
         return False
     return path.name == min(p.name for p in path.parent.iterdir() if _EVENTS_MARK in p.name)
@@ -108,8 +110,7 @@ def _events(path: Path) -> Iterator[bytes]:
         place += 16 + size
 
 
-def _scalar(entry: dict[int, list[Any]]) -> float | None:
-    """Return the number of a summary: its own, or that of a tensor of one element."""
+def _scalar(entry: _Message) -> float | None:
     if 2 in entry:
         return float(np.frombuffer(entry[2][-1], "<f4")[0]) if len(entry[2][-1]) == 4 else None
     tensor = _part(entry, 8)
@@ -187,7 +188,6 @@ def _messages(path: Path) -> Iterator[bytes]:
 
 
 def _items(items: Sequence[bytes]) -> dict[str, object]:
-    """Return the settings or metrics of a record: each a key, and a value in JSON."""
     found: dict[str, object] = {}
     for item in map(_fields, items):
         key = _text(item.get(1, [])) or ".".join(bytes(x).decode() for x in item.get(2, []))

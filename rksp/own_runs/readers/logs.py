@@ -35,7 +35,6 @@ _TO_THE_END = 0.99  # of the planned steps
 
 
 def _head_of(path: Path) -> bytes:
-    """Return the beginning of a file; empty for what is no readable file."""
     try:
         return read_head(path, _HEAD)
     except InputError:
@@ -77,7 +76,6 @@ def settings_beside(folder: Path) -> dict[str, object]:
 def _course(
     path: Path, records: Records, *, name: str = "", said: Mapping[str, object], done: float = 0
 ) -> RawRun:
-    """Return the run whose records these are; it is over where it reached what it planned."""
     folder = path.parent
     is_version = folder.name.startswith("version_")  # of Lightning
     curves = {_plain(n): curve for n, curve in records.curves().items()}
@@ -99,7 +97,6 @@ def _plain(name: str) -> str:
 
 
 def _read_table(path: Path) -> Iterator[RawRun]:
-    """Yield the run whose records a table holds, or the run of each row."""
     rows = read_rows(path)
     if not any(re.search("[A-Za-z]", name) for name in rows[0]):
         raise InputError(f"{path} has no header: write the names of its columns above them.")
@@ -160,7 +157,6 @@ _NO_RUNS = (*_BESIDE, "config.json")
 
 
 def _is_document(path: Path) -> bool:
-    """Match JSON; of a Trainer the state of the last checkpoint, and the run's own before that."""
     if path.suffix.lower() != ".json" or path.name in _NO_RUNS or not path.is_file():
         return False
     folder = path.parent
@@ -176,7 +172,6 @@ def _step_of(path: Path) -> int:
 
 
 def _read_document(path: Path) -> Iterator[RawRun]:
-    """Yield the run whose records a file of JSON holds; none where it holds something else."""
     data = parse_json(read_text(path, PAST_RUN), path, most=LOGGED)
     rows = _rows_of(data, _DEEPEST)
     if not any(is_metric(name) for row in rows[:_PROBED] for name in row):
@@ -199,7 +194,6 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the objects in a text that are whole: its lines, else the innermost ones."""
     lines = [line for line in text.splitlines() if line[:1] == "{" and line.rstrip()[-1] == "}"]
     for part in lines or (found[0] for found in _OBJECT.finditer(text)):
         with contextlib.suppress(InputError):
@@ -207,7 +201,6 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
 
 
 def _rows_of(data: object, depth: int) -> list[dict[str, object]]:
-    """Return the longest list of records in a document, or of lists that stand side by side."""
     if isinstance(data, list):
         triples = [row for row in data if isinstance(row, list) and len(row) == len(_TRIPLE)]
         return [dict(zip(_TRIPLE, row, strict=True)) for row in triples] or [
@@ -243,7 +236,6 @@ _CONSOLES = (".log", ".txt", ".out", ".err", "")
 
 
 def _read_text(path: Path) -> Iterator[RawRun]:
-    """Yield the run whose records lie in a text: whole objects of JSON, else a console's lines."""
     text = read_text(path, PAST_RUN)
     rows = list(_objects(text)) if path.suffix.lower() not in _CONSOLES else []
     said: dict[str, object] = settings_beside(path.parent) if rows else {}
@@ -254,7 +246,7 @@ def _read_text(path: Path) -> Iterator[RawRun]:
             said[argument[1]] = argument[2]
         if batch := _BATCH.search(line):
             said["batch_size"] = int(batch[1])
-    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.stem)
+    found = Records.of(map(flat, rows)) if rows else read_lines(lines, path.name)
     if found.planned:
         said["max_steps"] = found.planned
     run = _course(path, found, name=path.stem, said=said)
@@ -263,7 +255,6 @@ def _read_text(path: Path) -> Iterator[RawRun]:
 
 
 def _is_log(path: Path) -> bool:
-    """Match tables, documents, and the text of a console, which holds no bytes of another kind."""
     suffix = path.suffix.lower()
     if suffix in ROWS:
         return path.is_file()

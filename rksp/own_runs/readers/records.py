@@ -28,7 +28,7 @@ _COUNTERS = words(
     "step global_step _step train/global_step trainer/global_step steps iteration iterations iter "
     "iters it itr current_steps num_updates updates update n_updates training_iteration "
     "time/total_timesteps total_timesteps num_timesteps timesteps env_steps time/iterations "
-    "episode episodes round rounds batch mini_batch epoch epochs"
+    "episode episodes round rounds batch mini_batch epoch epochs s"
 )
 _SHORT_COUNTERS = frozenset(name for name in _COUNTERS if "/" not in name and name != "_step")
 _EPOCHS = ("epoch", "epochs")
@@ -38,6 +38,7 @@ _JUDGED = _OTHERS.union(_COUNTERS)
 _PROBED = 100  # rows of which one has every metric, if any has
 _RISES = (0.98, 0.5, 0.0)  # of its steps: a counter that rises always, mostly, at times
 _FEW_ROWS = 5  # whose median is where a loss stands
+_FEW_VALUES = 3  # that are a curve
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _LINE = re.compile(r"[^\r\n]++")
@@ -63,7 +64,12 @@ _COUNTED = re.compile(r"(?<![\w.-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=[\s:,
 _SHORTENED = re.compile(r"(?<!\w)([A-Za-z]{2,5})\.(?=[ \t]+[A-Za-z])")  # `Val. Loss`
 _PROGRESS = re.compile(r"(?<![\w./])(\d{1,9})[ \t]*/[ \t]*(\d{1,9})[ \t]*(?=[\[\]|(:;,]|$)")
 _HEADER = re.compile(r"[A-Za-z_][\w/. -]*")
-_BARE = re.compile(r"(?:(?P<n>\d+)[\s,;]+)?(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?)")  # `100, 2.31`
+# `100, 2.31`, or `tensor(2.31)`: a line that is a value and nothing else.
+_BARE = re.compile(
+    rf"(?:(?P<n>\d+)[\s,;]+)?(?:{_WRAPPED.pattern})?"
+    r"(?P<x>[-+]?\d*\.\d+(?:[eE][-+]?\d+)?|nan|[-+]?inf)(?:\)|,[^()]*\))?"
+)
+_BEFORE = re.compile(r"(?<![\w.])(\d+\.\d+(?:e[-+]?\d+)?|nan) ([A-Za-z_]+)\b")  # `2.3 loss`
 
 
 @dataclass(slots=True)
@@ -114,13 +120,11 @@ class Records:
 
 
 def _named(name: str) -> str:
-    """Return a column's name without blanks about it; of a counter in small letters."""
     plain = name.strip()
     return plain.lower() if plain.lower() in _COUNTERS else plain
 
 
 def _number(value: object) -> float | None:
-    """Return a number, also one that a trainer wrote as text."""
     if isinstance(value, str):
         plain = _PRINTED.sub(r"\1", value.strip())
         return float(plain) if _NUMBER.fullmatch(plain) and "," not in plain else None
@@ -173,7 +177,6 @@ def _steps(rows: Sequence[Mapping[str, float]], counter: str | None) -> Iterator
 def _passes(
     rows: Sequence[Mapping[str, float]], counter: str | None
 ) -> Iterator[Mapping[str, float]]:
-    """Yield rows; of a pass over held-out data, which counts its own batches, the mean alone."""
     trained = -math.inf
     for is_held, part in groupby(rows, _is_held):
         group = list(part)
@@ -189,12 +192,10 @@ def _passes(
 
 
 def _is_held(row: Mapping[str, float]) -> bool:
-    """Tell whether the metrics of a row are of held-out data alone."""
     return all(is_held_out(name) for name in row if is_metric(name))
 
 
 def _goes_on(losses: Sequence[float], at: int) -> bool:
-    """Tell whether a loss goes on from where it was, and does not begin again as another run."""
     parts = losses[:3], losses[max(0, at - _FEW_ROWS) : at], losses[at : at + _FEW_ROWS]
     begun, middle, now = (np.median([x for x in part if x == x] or [0.0]) for part in parts)
     return bool(abs(now - middle) < abs(now - begun))
@@ -205,11 +206,12 @@ def lines_of(text: str) -> Iterator[str]:
     return (_ESCAPES.sub("", found[0][:LOG_LINE]).strip() for found in _LINE.finditer(text))
 
 
-def read_lines(lines: Iterable[str], title: str = "") -> Records:
+def read_lines(lines: Sequence[str], title: str = "") -> Records:
     """Read the records of a console's lines; a counter holds on until the next one.
 
     Under a title of losses, such as a file's name, what a line tells without a metric's name is a
-    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`, or `100, 2.31`.
+    loss: `loss_log.txt` may hold `(epoch: 1, iters: 100) G_A: 0.4`. Values alone are one in a log
+    too; any other `.txt` may hold numbers of any kind.
     """
     of = "loss" if tokens_of(title) & {"loss", "losses"} else ""
     found, here = Records(), dict[str, float]()
@@ -221,8 +223,6 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
         elif names := _names(line):
             header = names
             continue
-        elif of and (bare := _BARE.fullmatch(line)):
-            row = {"step": float(bare["n"] or len(found.rows)), of: float(bare["x"])}
         counters = {name: row.pop(name) for name in _COUNTERS if name in row}
         if of and counters and not any(map(is_metric, row)):
             row = {f"{of}_{name}": x for name, x in row.items() if name not in _OTHERS}
@@ -234,11 +234,21 @@ def read_lines(lines: Iterable[str], title: str = "") -> Records:
         found.planned = max(found.planned, planned)
         if any(map(is_metric, row)) or (counters and not _OTHERS.isdisjoint(row)):
             found.add(here | row)
-    return found
+    is_any = title.lower().endswith(".txt") and not of
+    return found if found.rows or is_any else _values(lines)
+
+
+def _values(lines: Sequence[str]) -> Records:
+    """Read lines that are values and nothing else, some behind a count that rises, as a loss."""
+    told = [match for match in map(_BARE.fullmatch, lines) if match]
+    counts = [int(match["n"] or n) for n, match in enumerate(told)]
+    if len(told) < _FEW_VALUES or (np.diff(counts) > 0).mean() < _RISES[1]:
+        return Records()
+    steps = zip(counts, told, strict=True)
+    return Records.of({"step": step, "loss": float(match["x"])} for step, match in steps)
 
 
 def _row(line: str) -> tuple[dict[str, float], int]:
-    """Return the numbers of a line by the words before them, and the whole of its counter."""
     row: dict[str, float] = {}
     planned, end = 0, 0
     line = _SHORTENED.sub(r"\1", _COUNTED.sub(r" \2 \1 ", line))
@@ -275,6 +285,9 @@ def _row(line: str) -> tuple[dict[str, float], int]:
         for count in _PROGRESS.finditer(line):
             if not _NAME.search(line[: count.start()][-120:]):
                 row["step"], planned = float(count[1]), int(count[2])
+    if not any(map(is_metric, row)):
+        behind = {name.lower(): float(x) for x, name in _BEFORE.findall(line)}
+        row |= {name: x for name, x in behind.items() if is_metric(name)}
     return row, planned
 
 
@@ -314,7 +327,6 @@ def _plain(name: str) -> str | None:
 
 
 def _names(line: str) -> tuple[str, ...]:
-    """Return the columns of a table's header: a counter and a metric, or metrics alone."""
     if any(char.isdigit() for char in line) or len(line) > 400:
         return ()
     mark = _mark(line)
@@ -334,7 +346,6 @@ def _mark(line: str) -> str:
 
 
 def _cells(line: str, header: Sequence[str]) -> dict[str, float] | None:
-    """Return a row of a table under its header; None where the line is none."""
     if not header or not any(char.isdigit() for char in line):
         return None
     inner = line.strip("| ")

@@ -104,7 +104,6 @@ class Document:
         file: The configuration file that a command names.
         written: The files that a script writes, by name.
         text: What standard input held; empty for a file.
-        moved: A key that is looked for, and is not there → the key under which it stands.
         defaults: A key that the command leaves out → the script whose default it has.
         lost: What it says that it is made of, and where; none of it was found.
     """
@@ -121,7 +120,6 @@ class Document:
     file: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    moved: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     _names: dict[int, dict[str, str]] = field(
@@ -159,12 +157,6 @@ class Document:
         return all(self._walk(key)[0] for key in keys)
 
     def _walk(self, key: str) -> tuple[str, Parsed]:
-        found = self._walk_as_written(key)
-        if not found[0] and _plain(key) in self.moved:
-            return self._walk_as_written(self.moved[_plain(key)])
-        return found
-
-    def _walk_as_written(self, key: str) -> tuple[str, Parsed]:
         value: Parsed = self.data
         actual: list[str] = []
         for part in key.split("."):
@@ -252,7 +244,6 @@ def _loaded(path: Path, text: str, suffix: str) -> Document:
 
 
 def _included(scripts: list[Path], name: str) -> str:
-    """Return the text of a file of the repository that one of the scripts includes, the next."""
     there = next((found for one in reversed(scripts) if (found := beside(one, name))), None)
     with contextlib.suppress(InputError):
         if there is not None:
@@ -317,10 +308,7 @@ def _is_file(path: Path) -> bool:
 
 
 class Content(NamedTuple):
-    """What a file holds, with the line of each dotted key.
-
-    A script has calls of a trainer beside, or a notebook without any shell commands.
-    """
+    """What a file holds, the line of each key, a script's calls and a notebook's shell commands."""
 
     syntax: str
     data: Parsed
@@ -339,7 +327,6 @@ def parse_file(path: Path) -> Content:
 
 
 def _text(path: Path) -> tuple[str, str]:
-    """Return a file's text, or that of standard input for `-`, and the suffix of its syntax."""
     if str(path) != "-":
         suffix = path.suffix.lower()
         if suffix in (*_PARSERS, *_SHELL):
@@ -457,12 +444,8 @@ def _elsewhere(loader: _Loader, suffix: str, node: yaml.Node) -> Unresolved:
     return Unresolved(f"!{suffix} {value}".strip())
 
 
-def _twice(loader: _Loader, node: yaml.ScalarNode) -> Unresolved:
-    return Unresolved(str(node.value))
-
-
 _TWICE = "rksp:twice"
-_Loader.add_constructor(_TWICE, _twice)
+_Loader.add_constructor(_TWICE, lambda loader, node: Unresolved(str(node.value)))
 _START = list("-+.0123456789")
 for _kind, _pattern, _first in (
     ("bool", r"(true|True|TRUE|false|False|FALSE)", list("tTfF")),
@@ -493,7 +476,6 @@ def _yaml(path: Path, text: str) -> Content:
 
 
 def _composed(path: Path, text: str, lines: dict[str, int]) -> Parsed:
-    """Return what a YAML text holds, None without anything, and fill in the lines of its keys."""
     loader = _Loader(text)
     node = loader.get_single_node()
     if node is None:
@@ -598,7 +580,6 @@ def _modules(path: Path, tree: ast.Module) -> dict[str, ast.Module]:
 
 
 def _module(path: Path) -> ast.Module:
-    """Parse a module that a script imports; what cannot be read holds nothing."""
     try:
         text = read_text(path, RUN_FILE)
         CODE.check(len(text), path)

@@ -13,9 +13,13 @@ from rksp.recipe_files.parse.python_values import literal
 _LONGEST = 60  # characters of a text that may have been meant as a number
 _VALUE = r"(?:[0-9]*\.?[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]+)?"
 _RANGE = re.compile(rf"\[?({_VALUE}) *(?:\.\.|:|-|to) *({_VALUE})(?::\d+)?\]?")
-_UNIT = re.compile(rf"({_VALUE})[ _]?([^\d .,][^\d]*)")
-# Units of what no option counts, and the beginnings of their names.
-_UNLIKE = re.compile(r"ep|h|min|d|sec|sample|example")
+_UNIT = re.compile(rf"({_VALUE}(?:[kKMB](?![^\W_]))?)[ _]?([^\d .,][^\d]*)")
+# What no option counts, by how its name begins, and what to give in its place.
+_INSTEAD = {
+    "ep": "steps: epochs × examples / batch size",
+    "h|min|day|sec|sample|example": "steps",
+    "per|dev|gpu": "the number of all devices together",
+}
 _SIGNS = str.maketrans({"^": "**", "×": "*", "·": "*", "x": "*", "X": "*", "%": "/100", " ": ""})
 
 
@@ -39,7 +43,7 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         return f"write the decimal point: {whole}."
     if power := re.fullmatch(r"([\d.]+) ?[x×*·] ?10\^?(-?\d+)", text):
         return f"write it as {power[1]}e{power[2]}."
-    bare = re.sub(r"\s|[\])},;.'\"]+$|^[\[({~≈<>=]+|^\w+=", "", text)
+    bare = re.sub(r"\s|[\])},;.'\"“”„‘’«»]+$|^[\[({~≈<>=“”„‘’«»]+|^\w+=", "", text)
     if re.fullmatch(_VALUE, bare):
         return f"write it as {bare}."
     if re.search("[,;|]", text):
@@ -54,12 +58,9 @@ def misread(text: str, name: str = "lr", *, instead: str = "use rksp grid TARGET
         return "put the value itself in the place of the variable."
     unit = _UNIT.fullmatch(text)
     if unit and unit[2].lower() not in "kmbgt":  # which may be meant as thousands or millions
-        is_other = unit[2] != "e" and _UNLIKE.match(unit[2].lower()) is not None
-        return (
-            f"give the plain number, not {unit[2]}."
-            if is_other
-            else f"leave out {unit[2]}: {unit[1]}."
-        )
+        named = unit[2].lower() * (unit[2] != "e")
+        instead = next((way for like, way in _INSTEAD.items() if re.match(like, named)), "")
+        return f"give {instead}, not {unit[2]}." if instead else f"leave out {unit[2]}: {unit[1]}."
     numbers = re.findall(_VALUE, re.sub("(?<![0-9])[A-Za-z]+", " ", text))
     if name and len(numbers) > 1 and re.search(r"[^\d.]", re.sub(_VALUE, "", text)):
         return f"for several values {instead} {name}={','.join(numbers)}."

@@ -140,25 +140,20 @@ class Parts:
                 self.keep(call, "", {"objective": objective})
 
     def _four_bits(self, call: Call) -> None:
-        """Keep that a base is in four bits; without adapters nothing is trained on one."""
         if PEFT in self.data and "load_in_4bit" in call.given:
             self.keep(call, "", {"load_in_4bit": call.given["load_in_4bit"]})
 
 
 class _Loop(Parts):
-    """What the calls of one script build for a loop of its own."""
-
     @property
     def _is_sequence(self) -> bool:
         return any(call.short == "SequentialLR" for call in self._calls)
 
     def _call_it(self, call: Call, name: Parsed) -> None:
-        """Keep by what an object is called what it is."""
         if call.target not in _SECTIONS:
             self.data[call.target or call.short] = name
 
     def read(self, call: Call) -> None:
-        """Read one call."""
         short, given, about = call.short, call.given, f"{call.of} {call.target}"
         is_second = _SECOND.search(about) is not None
         if short in ("clip_grad_norm_", "clip_grad_norm", "clip_by_global_norm"):
@@ -211,7 +206,6 @@ def may_be_optimizer(name: str) -> bool:
 
 
 def _steps(call: Call) -> bool:
-    """Tell whether a call of such a name makes an optimizer: it is given a rate, or parameters."""
     is_given = not call.given.keys().isdisjoint(_RATES) or "param" in call.of.lower()
     return is_given or (bool(call.plain or call.given) and "opt" in call.name + call.target)
 

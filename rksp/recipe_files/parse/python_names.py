@@ -32,7 +32,6 @@ from rksp.recipe_files.parse.values import Parsed, Section, Settings, Unresolved
 def _assigned(
     tree: ast.Module, known: dict[str, Parsed], changes: Mapping[str, Changes]
 ) -> tuple[dict[str, Parsed], set[str]]:
-    """Return the values of names assigned once, and the names assigned at the top level alone."""
     fields = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body
     }
@@ -56,8 +55,6 @@ def _assigned(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One place that gives a part of an object another value."""
-
     statement: ast.stmt | ast.expr
     value: ast.expr
     is_sure: bool  # it is a plain assignment, in no loop and no branch
@@ -121,7 +118,6 @@ def _imported(tree: ast.Module, modules: Mapping[str, ast.Module]) -> dict[str, 
 
 
 def _offered(module: ast.Module) -> dict[str, Parsed]:
-    """Return the names of a module, with the settings that its classes and objects hold."""
     held, _ = _assigned(module, {}, {})
     classes = {node.name: Settings(fields_of(node, held)) for node in module.body
                if isinstance(node, ast.ClassDef)}  # fmt: skip
@@ -196,7 +192,6 @@ def _objects(
     nodes: list[ast.AST], known: dict[str, Parsed], options: dict[str, Parsed],
     changes: Mapping[str, Changes],
 ) -> tuple[dict[str, Settings], dict[str, dict[str, Parsed]]]:  # fmt: skip
-    """Return the objects that hold settings of a script, by name, and those of a class by class."""
     homes: dict[str, dict[str, Parsed]] = {
         name: dict(value.held) for name, value in known.items() if isinstance(value, Settings)
     }
@@ -231,7 +226,6 @@ def _objects(
 
 
 def _made(home: Section, call: ast.Call, known: dict[str, Parsed]) -> dict[str, Parsed]:
-    """Return the settings of an object: those of its class, but for what its call gives it."""
     given = words_of(call, known)
     is_open = bool(call.args) or ANY in given
     held = {name: Unresolved(f"{last_word(call)}(…)") for name in home} if is_open else dict(home)
@@ -276,7 +270,6 @@ def fields_of(node: ast.ClassDef, known: dict[str, Parsed]) -> dict[str, Parsed]
 
 
 def _option(node: ast.Call, known: Section) -> dict[str, Parsed]:
-    """Return the default of one option of argparse, by the name that the parsed has for it."""
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     flags = [literal(part, known) for part in (*node.args, *filter(None, [given.get("dest")]))]
     names = [flag.lstrip("-").replace("-", "_") for flag in flags if isinstance(flag, str)]

@@ -170,7 +170,6 @@ class Script:
         return any(word.arg in LENGTHS for word in node.keywords) and not _SAYS.search(name)
 
     def _own(self) -> list[Call]:
-        """Return the arguments to which a class of the script's own gives other defaults."""
         options = self.names.options
         for node in self.names.nodes:
             if isinstance(node, ast.ClassDef) and node.bases:
@@ -182,7 +181,6 @@ class Script:
         return []
 
     def _amended(self, node: ast.Call, known: Section) -> Call:
-        """Read a call, and what the arguments that it makes are given in later lines."""
         call, later = self._read(node, known), self._later.get(id(node))
         if not later or not call.makes_arguments:
             return call
@@ -231,7 +229,6 @@ class Script:
 
 
 def _taken(node: ast.AST, known: Section) -> Iterable[ast.AST]:
-    """Return the parts of a node, of a branch on an option the part that its default takes."""
     test = value_of(node.test, known) if isinstance(node, ast.If) else None
     if not isinstance(node, ast.If) or not isinstance(test, bool):
         return ast.iter_child_nodes(node)

@@ -59,7 +59,6 @@ class _Source:
                     self.data |= dict(value)
 
     def function(self, name: str) -> None:
-        """Read the configuration that a function returns, with its changes to another's."""
         node = self.functions.pop(name, None)
         if node is None or name.startswith("_"):  # a helper, not a configuration to be chosen
             return
@@ -118,13 +117,7 @@ class _Source:
         SETTINGS.check(self.built, "The Python code")
 
     def _copied(self, value: Parsed, start: str = "", prefix: str = "") -> Parsed:
-        """Copy what is built of calls, and its lines; each copy counts, as one in another doubles.
-
-        Args:
-            value: To be copied.
-            start: Before the keys of its lines; empty leaves them alone.
-            prefix: Before those of the copy.
-        """
+        """Copy what is built of calls, and the lines of its keys below `start`, below `prefix`."""
         self._count()
         if not isinstance(value, Mapping):
             return value

@@ -212,7 +212,6 @@ def value_of(node: ast.expr, known: Section) -> Parsed:
 
 
 def _merged(pairs: list[tuple[str | None, ast.expr]], known: Section) -> Parsed:
-    """Return a dict of settings, into which those without a name are poured whole."""
     found: dict[str, Parsed] = {}
     for name, part in pairs:
         if name is not None:

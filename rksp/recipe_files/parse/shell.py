@@ -14,7 +14,8 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 from rksp.recipe_files.parse.python_values import literal
-from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of, weight
+from rksp.recipe_files.parse.shell_command import RATE, CommandLine, command_of, only_uses, weight
+from rksp.recipe_files.parse.shell_tests import Block, decided
 from rksp.recipe_files.parse.shell_words import (
     ASSIGNMENT,
     ELSEWHERE,
@@ -31,12 +32,14 @@ _NESTED = 3  # expansions within expansions
 _MOST = 2**20  # characters that one line of a script may unfold to
 _MOST_IN_ALL = 2**23
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*|[1-9])"
+    r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*|[1-9])"
     r"|\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)"
 )
-_OPENS = {"if", "for", "while", "until", "case", "select"}
-_CLOSES = {"fi", "done", "esac"}
-_KEYWORDS = _OPENS | _CLOSES | {"then", "else", "elif", "do", "{", "}", "(", ")"}
+_GIVEN = re.compile(r"\$\{([A-Za-z_]\w*):?=([^{}]*)\}")
+_LOOPS = {"for", "while", "until", "select"}
+_OPENS = {"if", "case", "{", "(", *_LOOPS}
+_CLOSES = {"fi": {"if"}, "esac": {"case"}, "}": {"{"}, ")": {"("}, "done": _LOOPS}
+_KEYWORDS = _OPENS | {"then", "else", "elif", "do", *_CLOSES}
 _PROCESSES = {"NPROC_PER_NODE": "nproc_per_node", "NNODES": "nnodes"}
 
 
@@ -57,6 +60,12 @@ class _Variables(ChainMap[str, list[Word]]):
         self.is_open = self.is_open or not names
         for name in names or tuple(self):
             self[name] = [Word(ELSEWHERE, line)]
+
+    def set_defaults(self, word: Word) -> None:
+        """Set what `${NAME:=VALUE}` gives a variable that has no value."""
+        for name, value in _GIVEN.findall(word.text):
+            if name not in self and not self.is_open:
+                self[name] = [Word(value, word.line)]
 
     def keep(self, name: str, words: list[Word], line: int, *, is_added: bool) -> None:
         """Set a variable, or add to it; what grows beyond any script is not known."""
@@ -161,7 +170,7 @@ class _Script:
 
     def run(self, statements: Sequence[_Statement], *, is_conditional: bool = False) -> None:
         """Follow statements in their order; the bodies of functions where they are called."""
-        depth, dead, at = int(is_conditional), 0, 0
+        blocks, at = [Block("", None if is_conditional else True)], 0
         chained = is_skipped = is_piped = False
         while at < len(statements) and not self._has_ended:
             words, ended_by = list(statements[at][0]), statements[at][1]
@@ -171,43 +180,60 @@ class _Script:
                 continue
             while words and words[0].text in _KEYWORDS:
                 first = words.pop(0).text
-                depth += (first in _OPENS) - (first in _CLOSES)
-                if first == "(":
-                    self.variables.maps.insert(0, {})
-                elif first == ")" and len(self.variables.maps) > 1:
-                    self.variables.maps.pop(0)
-                if (first in ("else", "elif") and depth == dead) or depth < dead:
-                    dead = 0
-                if first in ("if", "else", "elif", "fi"):
-                    tested = _EMPTY.fullmatch(" ".join(word.text for word in words))
-                    self.variables.empty = {tested[1]} if tested and first == "if" else set()
-                if first == "if" and [word.text for word in words[:2]] in (
-                    ["false"],
-                    ["!", "true"],
-                ):
-                    dead = dead or depth
-                if first in ("for", "select") and words:
-                    self.variables[words[0].text] = [Word(ELSEWHERE, words[0].line)]
-                if first == "case":
-                    words = words[2:] if words[1:] and words[1].text == "in" else []
-                elif first in _OPENS - {"if"}:
+                self._keyword(first, words, blocks, None if chained else not is_skipped)
+                if first in _LOOPS:
                     words = []
-            while depth and words and re.fullmatch(r"[^()]*\)", words[0].text):
-                words.pop(0)  # a pattern of a case
-            if not words or dead or is_skipped:
+                elif first == "case":
+                    words = words[2:] if words[1:] and words[1].text == "in" else []
+            while words and blocks[-1].takes(words, ended_by, self.fill):
+                words.pop(0)
+            is_dead = any(block.is_taken is False for block in blocks)
+            if not words or is_dead or is_skipped:
                 is_skipped = is_skipped and ended_by in ("&&", "|")
                 continue
-            is_sure = words[0].text in _SURE or ASSIGNMENT.match(words[0].text) is not None
-            said = words[0].text if len(words) == 1 else ""
+            truth = None if _goes_round(blocks) else decided(words, self.fill)
+            blocks[-1].test(truth, ended_by)
+            is_sure = (
+                truth is not None or words[0].text in _SURE or bool(ASSIGNMENT.match(words[0].text))
+            )
             is_piped = is_piped or ended_by == "|"
             if is_piped:  # what it sets ends with it
                 self.variables.maps.insert(0, {})
-            self._statement(words, is_conditional=depth > 0 or chained)
+            is_open = any(block.is_taken is None for block in blocks)
+            self._statement(words, is_conditional=is_open or chained)
             if is_piped:
                 self.variables.maps.pop(0)
             is_piped = ended_by == "|"
-            is_skipped = (said, ended_by) in (("false", "&&"), ("true", "||"), (":", "||"))
+            is_skipped = (truth, ended_by) in ((False, "&&"), (True, "||"))
             chained = ended_by == "||" or (ended_by == "&&" and (chained or not is_sure))
+
+    def _keyword(
+        self, first: str, words: list[Word], blocks: list[Block], is_reached: bool | None
+    ) -> None:
+        if first in _OPENS:
+            blocks.append(Block(first, is_reached if first in "({" else None))
+        elif blocks[-1].kind in _CLOSES.get(first, ()):
+            blocks.pop()
+        else:
+            blocks[-1].branch(first)
+        if first == "(":
+            self.variables.maps.insert(0, {})
+        elif first == ")" and len(self.variables.maps) > 1:
+            self.variables.maps.pop(0)
+        if first in ("if", "else", "elif", "fi"):
+            tested = _EMPTY.fullmatch(" ".join(word.text for word in words))
+            self.variables.empty = {tested[1]} if tested and first == "if" else set()
+        if first in ("for", "select") and words:
+            values = _expand(words[2:], self.variables)
+            is_one = len(values) == 1 and first == "for"
+            self.variables[words[0].text] = values if is_one else [Word(ELSEWHERE, words[0].line)]
+        if first == "case" and words:
+            is_open = _goes_round(blocks)
+            blocks[-1].subject = ELSEWHERE if is_open else self.fill(words[0].text)
+
+    def fill(self, text: str) -> str:
+        """Fill the known variables into a text."""
+        return _filled(text, self.variables)
 
     def call(self, name: str, *, is_conditional: bool = False) -> None:
         """Follow the body of a function, whose local variables end with it."""
@@ -229,6 +255,8 @@ class _Script:
                 name, _, _ = word.text.partition("=")
                 self._outer.setdefault(name, variables.get(name, [Word(ELSEWHERE, word.line)]))
         line = words[0].line
+        for word in words:
+            variables.set_defaults(word)
         words, own = _assign(words, variables, is_conditional=is_conditional)
         _keep_document(words, self._documents, variables, self.written)
         first = words[0].text if words else ""
@@ -250,11 +278,17 @@ class _Script:
         if not words or first in _SAYING or first.startswith("(("):
             return
         variables.maps.insert(0, dict(own) if first in ("bash", "sh") else {})
-        found = None if self._starts_inner(words) else command_of(_expand(words, variables))
+        found = None if self._starts_inner(words) else self._command(words)
         if found is not None and any(weight(found)):
             launcher = _counts(found, {**variables, **own}) | dict(found.launcher)
             self.commands.append(found._replace(launcher=launcher))
         variables.maps.pop(0)
+
+    def _command(self, words: list[Word]) -> CommandLine | None:
+        """Read a command that may train; a line that begins with an option starts nothing."""
+        words = _expand(words, self.variables)
+        found = None if words and is_flag(words[0]) else command_of(words)
+        return None if found is not None and only_uses(found) else found
 
     def _starts_inner(self, words: list[Word]) -> bool:
         """Follow `bash -c TEXT` or `bash FILE ARGUMENTS`; tell whether a command is either."""
@@ -283,6 +317,11 @@ class _Script:
             return
         self._calls += 1
         self.include(text, at=word.line, is_conditional=is_conditional)
+
+
+def _goes_round(blocks: Sequence[Block]) -> bool:
+    """Tell whether what is tested may differ from one round of a loop to the next."""
+    return any(block.kind in ("while", "until") for block in blocks)
 
 
 def _set_unseen(words: Sequence[Word]) -> Iterator[str]:
@@ -473,7 +512,7 @@ def _expand_word(word: Word, variables: _Variables) -> Iterator[Word]:
     lone = _VARIABLE.fullmatch(word.text)
     if lone and (lone[1] or lone[3]) in variables:
         for part in variables[lone[1] or lone[3]]:  # keeps the lines where its words stand
-            yield from _split(part)
+            yield from _split(part if word.whole else replace(part, whole=False))
         return
 
     chunks = word.text.split()

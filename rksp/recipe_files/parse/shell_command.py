@@ -26,6 +26,11 @@ _TAKES_CODE = re.compile(r"--?\w*(plugin|reward|func|register|path)")  # a flag;
 _PAIR = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)  # key=value, as Hydra takes it
 _FILE = re.compile(r"[^=]*\.(ya?ml|json|toml)|[^=]*config[^=]*\.py")
 _CONFIG = re.compile(r"^(--|\+{0,2})(config|cfg|config_file|config-file|config_path)=")
+_USES = re.compile(  # names of programs that use a model, and of those that train one
+    r"(^|[^a-z])(generat(e|ion)|sampl(es?|ing)|eval(uate|uation)?|infer(ence)?|predict|serve"
+    r"|convert|merge|preprocess|tokenize)([^a-z]|$)"
+)
+_TRAINS = re.compile(r"train|tun(e|ing)|(^|[^a-z])(sft|dpo|main|run)([^a-z]|$)")
 RATE = re.compile(r"(^|[._])(lr|learning_rate)$")
 
 
@@ -60,6 +65,8 @@ def command_of(words: list[Word]) -> CommandLine:
     lines: dict[str, int] = {}
     launcher: dict[str, object] = {}
     _take_flags(words[: max(at, 0)], launcher, {})
+    launcher = {flag: value[0] if isinstance(value, list) else value
+                for flag, value in launcher.items()}  # fmt: skip
     read = [Word(ELSEWHERE, words[at].line)] if "xargs" in texts[: max(at, 0)] else []
     _take_flags(words[at + 1 :] + read, data, lines)
     said = [_CONFIG.sub("", text) for text in texts[at:]] if at >= 0 else []
@@ -148,6 +155,13 @@ def _scalar(text: str) -> object:
     text = text.strip()
     found = read_number(text)
     return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
+
+
+def only_uses(command: CommandLine) -> bool:
+    """Tell whether a program's name says that it uses a model, and nothing that it trains one."""
+    name = command.program.lower()
+    is_used = _USES.search(name) is not None and _TRAINS.search(name) is None
+    return is_used and "do_train" not in command.data
 
 
 def weight(command: CommandLine) -> tuple[bool, int, bool]:

@@ -67,6 +67,9 @@ class WordReader:
         elif c == "`" or (c == "$" and text.startswith(("$(", "${"), at)):
             end = _closing(text, at, c) if c == "`" else balanced(text, at + 1)
             self._add_through(text[at : end + 1], end)
+        elif c in "<>" and text.startswith("(", at + 1) and not self.in_word:
+            end = balanced(text, at + 1)  # a command in the place of a file
+            self._add_through(text[at : end + 1], end)
         elif text.startswith("((", at) and not self.in_word and not self.words:
             end = balanced(text, at)
             self._add_through(text[at : end + 1], end)
@@ -147,8 +150,8 @@ def balanced(text: str, i: int) -> int:
 
 
 def is_flag(word: Word) -> bool:
-    """Tell whether a word is a flag, such as `--lr`."""
-    return not word.whole and re.match(r"--?[A-Za-z]", word.text) is not None
+    """Tell whether a word is a flag, such as `--lr`; quotes do not change that."""
+    return re.match(r"--?[A-Za-z]\S*$" if word.whole else "--?[A-Za-z]", word.text) is not None
 
 
 def is_end(word: Word) -> bool:

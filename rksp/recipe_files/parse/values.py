@@ -60,8 +60,8 @@ _OWN = ("_wandb", "wandb_version")  # what W&B says of itself
 
 def is_logged(data: Section) -> bool:
     """Tell whether every setting, and more than one, is wrapped."""
-    inner = [value for key, value in data.items() if key not in _OWN]
-    return len(inner) >= 2 and all(_is_wrapped(value) for value in inner)
+    inner = [as_section(value) for key, value in data.items() if key not in _OWN]
+    return len(inner) >= 2 and all("value" in value for value in inner)
 
 
 def unwrapped(data: Section) -> dict[str, Parsed]:
@@ -79,7 +79,3 @@ def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
             inner = ".".join((parts[0], *parts[2:]))
             found[inner] = line if len(parts) > 2 else lines[parts[0]]
     return found
-
-
-def _is_wrapped(value: object) -> bool:
-    return isinstance(value, Mapping) and "value" in value

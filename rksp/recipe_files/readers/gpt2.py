@@ -49,7 +49,7 @@ def _schedule(draft: Draft) -> None:
 
 
 def _model(draft: Draft) -> None:
-    shape = {key: draft.count(key, default=usual) for key, usual in _SHAPE.items()}
+    shape = {key: int(draft.amount(key, default=usual)) for key, usual in _SHAPE.items()}
     start = draft.text("init_from")
     if start is not None and start.value not in ("scratch", "resume"):
         draft.names_weights = True

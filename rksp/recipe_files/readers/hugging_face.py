@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from rksp.ground.errors import InputError
 from rksp.ground.reading import parse_json
 from rksp.ground.text import words
+from rksp.models.names import is_hub_id
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, Found, named_file
 from rksp.recipe_files.parse.values import Parsed
@@ -41,22 +42,9 @@ def _length(draft: Draft, name: str, keys: Sequence[str]) -> None:
         draft.assume(name, f"{null} is null, so that no sequence is cut; give --sequence-length")
 
 
-# Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
-WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
-
-
-def ignores_warmup(draft: Draft, key: str) -> bool:
-    """Set no warm-up if the schedule under `key` is one that ignores it."""
-    kind = draft.text(key)
-    if kind is None or kind.value not in WITHOUT_WARMUP:
-        return False
-    draft.put("warmup_steps", 0, kind, text=f"{kind.value} ignores the warm-up")
-    return True
-
-
 def _warmup(draft: Draft) -> None:
     """Set the warm-up; a positive `warmup_steps` wins, and both keys may be a share below one."""
-    if ignores_warmup(draft, "lr_scheduler_type"):
+    if convert.ignores_warmup(draft, "lr_scheduler_type"):
         return
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     found = steps if steps is not None and steps.value > 0 else ratio or steps
@@ -179,12 +167,15 @@ def model(draft: Draft) -> None:
         is_random = draft.true("train_from_scratch") is not None  # LLaMA-Factory
         keys = ("model_name_or_path", "model_id_or_path", "model")
         is_held = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # to trained weights
-        if (draft.text(*keys) is not None or is_held) and not is_random:
+        is_stored = draft.text(*keys) is not None or (
+            base.key == "model_name" and is_hub_id(base.value)
+        )
+        if (is_stored or is_held) and not is_random:
             draft.names_weights = True
     elif "model_type" in settings:
         rest = {key: value for key, value in settings.items() if key != "model_type"}
         draft.describe(str(settings["model_type"]), rest)
-    elif kind is not None:
+    elif kind is not None and not draft.document.has("model_name_or_path"):  # not known
         shape = {name: found.value for name in _SHAPE if (found := draft.get(name)) is not None}
         draft.describe(kind.value, shape)
 
@@ -266,7 +257,7 @@ def _swift_objective(draft: Draft) -> None:
 
 def _axolotl_warmup(draft: Draft) -> None:
     """Set the warm-up, rounded down; one step becomes two (core/builders/base.py)."""
-    if ignores_warmup(draft, "lr_scheduler"):
+    if convert.ignores_warmup(draft, "lr_scheduler"):
         return
     found = draft.number("warmup_steps") or draft.number("warmup_ratio")
     if found is None:

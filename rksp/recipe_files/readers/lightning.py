@@ -120,7 +120,7 @@ def _schedule(draft: Draft) -> None:
         convert.lowest_rate(draft, "min_lr_ratio", _arguments(_SCHEDULERS, "eta_min"))
         draft.default("min_lr_ratio", 0.0)
         span = _argument(draft, "T_max")
-        ends = [draft.amount(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
+        ends = [draft.count(f"trainer.{key}") for key in ("max_epochs", "max_steps")]
         if span is not None and span.value not in ends:
             draft.note(f"{span.key} is {span.value:g}; rksp takes the decay to end with the run.")
     elif name == "ExponentialLR":
@@ -258,25 +258,29 @@ def _gpt_model(draft: Draft) -> None:
 
 
 def _describe(draft: Draft, settings: Section) -> None:
-    is_llama = "RMSNorm" in str(settings.get("norm_class_name", "LayerNorm"))
-    common = {
-        "num_hidden_layers": settings.get("n_layer"),
-        "num_attention_heads": settings.get("n_head"),
-        "hidden_size": settings.get("n_embd"),
-        "intermediate_size": settings.get("intermediate_size"),
-        "vocab_size": settings.get("padded_vocab_size") or settings.get("vocab_size"),
-        "max_position_embeddings": settings.get("block_size"),
+    common = convert.settings_in(settings, _LITGPT)
+    common |= {"tie_word_embeddings": draft.true("train.tie_embeddings") is not None}
+    if "RMSNorm" in draft.text_or("LayerNorm", "model_config.norm_class_name").value:
+        draft.describe("llama", common | convert.settings_in(settings, _GROUPS))
+        return
+    own = {
+        "use_parallel_residual": draft.false("model_config.parallel_residual") is None,
+        "rope_parameters.partial_rotary_factor": draft.amount(
+            "model_config.rotary_percentage", default=0.25
+        ),
     }
-    if is_llama:
-        kind, groups = "llama", settings.get("n_query_groups") or settings.get("n_head")
-        common["num_key_value_heads"] = groups
-    else:
-        kind = "gpt_neox"
-        common["use_parallel_residual"] = settings.get("parallel_residual", True)
-        share = settings.get("rotary_percentage", 0.25)
-        common["rope_parameters.partial_rotary_factor"] = share
-    tied = draft.true("train.tie_embeddings")
-    draft.describe(kind, common | {"tie_word_embeddings": tied is not None})
+    draft.describe("gpt_neox", common | own)
+
+
+_LITGPT = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "n_embd",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "padded_vocab_size vocab_size",
+    "max_position_embeddings": "block_size",
+}
+_GROUPS = {"num_key_value_heads": "n_query_groups n_head"}
 
 
 _CYCLIC = ("cosine", "tanh", "poly")  # schedules that train on through `cooldown_epochs`
@@ -303,10 +307,10 @@ def _timm_rate(draft: Draft) -> None:
 
 
 def _epochs(draft: Draft) -> tuple[float, float]:
-    decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit", default=1)
+    decay, cycles = draft.amount("epochs", default=300), draft.count("lr_cycle_limit") or 1
     more = 0
     if (draft.word("sched") or "cosine") in _CYCLIC:
-        decay, more = decay * cycles, draft.count("cooldown_epochs", default=0)
+        decay, more = decay * cycles, draft.count("cooldown_epochs") or 0
     if draft.true("warmup_prefix") is not None:
         decay += draft.amount("warmup_epochs", default=5)
     return decay + more, decay
@@ -321,7 +325,7 @@ def _length(draft: Draft) -> None:
     draft.put("warmup_steps", steps, up, found, text=text, after=("max_steps",))
     if end < total:
         convert.put_decay_until(draft, convert.epoch_in_steps(draft, end, total), found)
-    if draft.count("lr_cycle_limit", default=1) > 1:
+    if (draft.count("lr_cycle_limit") or 1) > 1:
         draft.note("lr_cycle_limit: the rate rises again; rksp reads the run as one cycle.")
 
 
@@ -359,7 +363,7 @@ def _timm_model(draft: Draft) -> None:
         draft.no_target(f"{named.value!r} is a model of timm; name the same model as TARGET.")
         return
     width, depth, heads = _SIZES[match[2]]
-    image = draft.count("img_size", default=int(match[4]))
+    image = draft.count("img_size") or int(match[4])
     draft.describe(
         "vit",
         {

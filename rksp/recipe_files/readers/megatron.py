@@ -139,6 +139,9 @@ def _fall(draft: Draft) -> None:
         convert.put_decay_until(draft, counted[0], counted[1])
 
 
+_OWN_KINDS = ("bert", "t5", "retro", "vision", "vlm", "mamba")
+
+
 def _model(draft: Draft) -> None:
     if draft.true("finetune") is not None or draft.text("pretrained_checkpoint") is not None:
         draft.names_weights = True
@@ -160,16 +163,20 @@ def _model(draft: Draft) -> None:
         draft.describe("bert", sizes, "Megatron's BERT norms before its blocks, bert after them.")
         return
     kinds = f"{program} {draft.word('tokenizer_type')}"
-    if any(word in kinds for word in ("bert", "t5", "retro", "vision", "vlm", "mamba")):
+    has_two = draft.number("num_decoder_layers", "decoder_num_layers") is not None
+    spec = str(draft.document.data.get("spec", "gpt"))  # of its blocks
+    if has_two or "gpt" not in spec or any(word in kinds for word in _OWN_KINDS):
         draft.no_target(f"{program} trains its own kind of model; name the same model as TARGET.")
         return
-    rate = draft.amount("decoupled_lr")
+    rate = draft.number("decoupled_lr")
     if rate is not None:
-        draft.note(f"Embeddings and the head have their own rate ({rate:g}); rksp reads one rate.")
+        draft.note(
+            f"Embeddings and the head have their own rate ({rate.value:g}); rksp reads one rate."
+        )
     note = "Megatron divides the output projections' std by √(2 × layers); transformers' "
     std = draft.amount("init_method_std", "language_model.init_method_std", default=0.02)
     is_gpt2 = "gpt2bpe" in draft.word("tokenizer_type")  # whose vocabulary Megatron pads
-    vocabulary = draft.count("vocab_size", "padded_vocab_size", default=50304 if is_gpt2 else None)
+    vocabulary = draft.count("vocab_size", "padded_vocab_size") or (50304 if is_gpt2 else None)
     settings: dict[str, object] = {
         **sizes,
         "vocab_size": vocabulary,
@@ -177,13 +184,15 @@ def _model(draft: Draft) -> None:
         "tie_word_embeddings": draft.true("untie_embeddings_and_output_weights") is None,
     }
     is_rms = draft.word("normalization", "language_model.normalization") == "rmsnorm"
-    if draft.true("swiglu") is not None or is_rms:
-        heads, base = sizes["num_attention_heads"], draft.amount("rotary_base")
+    is_gated = draft.true("swiglu") is not None
+    if is_rms and not is_gated and draft.true("squared_relu", "gelu") is not None:
+        draft.no_target("its feed-forward has no gate beside RMSNorm; name a TARGET.")
+        return
+    if is_gated or is_rms:
+        heads, base = sizes["num_attention_heads"], draft.number("rotary_base")
         settings |= {
-            "num_key_value_heads": draft.count(
-                "num_query_groups", "num_key_value_heads", default=heads
-            ),
-            "rope_parameters.rope_theta": None if base is None else float(base),
+            "num_key_value_heads": draft.count("num_query_groups", "num_key_value_heads") or heads,
+            "rope_parameters.rope_theta": None if base is None else float(base.value),
         }
         notes = [] if is_rms else ["Its norm is LayerNorm; transformers' llama has RMSNorm."]
         draft.describe("llama", settings, f"{note}llama does not.", *notes)
@@ -270,7 +279,7 @@ def _neox_model(draft: Draft) -> None:
 
 
 def _describe_llama(draft: Draft, sizes: dict[str, int]) -> None:
-    groups = draft.count("num_kv_heads", default=sizes["num_attention_heads"])
+    groups = draft.count("num_kv_heads") or sizes["num_attention_heads"]
     window = draft.get("sliding_window_width")
     settings = {
         **sizes,
@@ -407,7 +416,7 @@ def _nemo_model(draft: Draft) -> None:
     if activation is not None and "glu" not in activation.value:
         draft.no_target(f"{norm.value} with {activation.value} has no equivalent; name a TARGET.")
         return
-    groups = draft.count("model.num_query_groups", default=sizes["num_attention_heads"])
+    groups = draft.count("model.num_query_groups") or sizes["num_attention_heads"]
     untied = draft.false("model.share_embeddings_and_output_weights")
     extra = {"num_key_value_heads": groups, "tie_word_embeddings": untied is None}
     draft.describe("llama", settings | extra, f"{note}; transformers' llama does not.")

@@ -223,10 +223,10 @@ def _lingua_model(draft: Draft) -> None:
     )
     if not sizes:
         return
-    unit = draft.count("model.multiple_of", default=256)
+    unit = draft.count("model.multiple_of") or 256
     scale = draft.amount("model.ffn_dim_multiplier", default=1.0)
     sizes["intermediate_size"] = unit * -(-int(8 * sizes["hidden_size"] / 3 * scale) // unit)
-    vocabulary = draft.count("model.vocab_size", default=0)
+    vocabulary = draft.count("model.vocab_size") or 0
     draft.describe("llama", sizes | ({"vocab_size": vocabulary} if vocabulary > 0 else {}))
 
 

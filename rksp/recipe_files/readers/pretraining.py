@@ -74,18 +74,17 @@ def _olmo_start(draft: Draft) -> None:
 def _olmo_model(draft: Draft) -> None:
     width, heads = draft.count("model.d_model"), draft.count("model.n_heads")
     layers = draft.count("model.n_layers")
-    settings = draft.mapping("model")
-    activation = settings.get("activation_type", "swiglu")
-    is_like = activation == "swiglu" and settings.get("rope")
+    activation = draft.text_or("swiglu", "model.activation_type").value
+    is_like = activation == "swiglu" and _has(draft, "rope")
     if width is None or heads is None or layers is None or not is_like:
         draft.no_target("only OLMo's models with rotary positions and SwiGLU have an equivalent.")
         return
-    norm = settings.get("layer_norm_type", "default")
-    if norm == "rms" and settings.get("norm_after") and settings.get("attention_layer_norm"):
+    norm = draft.text_or("default", "model.layer_norm_type").value
+    if norm == "rms" and _has(draft, "norm_after") and _has(draft, "attention_layer_norm"):
         kind = "olmo2"
-    elif norm == "rms" and not settings.get("norm_after"):
+    elif norm == "rms" and not _has(draft, "norm_after"):
         kind = "llama"
-    elif norm in ("default", "low_precision") and not settings.get("layer_norm_with_affine"):
+    elif norm in ("default", "low_precision") and not _has(draft, "layer_norm_with_affine"):
         kind = "olmo"
     else:
         draft.no_target(f"its combination of norms ({norm}) has no equivalent in transformers.")
@@ -94,27 +93,36 @@ def _olmo_model(draft: Draft) -> None:
     inner = draft.amount("model.mlp_hidden_size", default=ratio * width)
     notes = ["OLMo truncates initial weights at three deviations; transformers does not."]
     std = draft.amount("model.init_std", default=0.02)
-    if settings.get("init_fn") not in (None, "normal"):
-        notes.append(f"Weights are initialized by {settings['init_fn']}, read as one deviation.")
-    epsilon = None if kind == "olmo" else draft.amount("model.layer_norm_eps")
+    initialized = draft.text_or("normal", "model.init_fn").value
+    if initialized != "normal":
+        notes.append(f"Weights are initialized by {initialized}, read as one deviation.")
+    epsilon = None if kind == "olmo" else draft.number("model.layer_norm_eps")
     draft.describe(
         kind,
-        {
-            "hidden_size": width,
-            "num_attention_heads": heads,
-            "num_key_value_heads": settings.get("n_kv_heads") or heads,
-            "num_hidden_layers": layers,
+        convert.settings_in(draft.mapping("model"), _OLMO)
+        | {
             "intermediate_size": int(inner) // 2,  # SwiGLU's two halves are counted together there
-            "max_position_embeddings": settings.get("max_sequence_length"),
-            "vocab_size": settings.get("embedding_size") or settings.get("vocab_size"),
-            "tie_word_embeddings": settings.get("weight_tying", True),
+            "tie_word_embeddings": draft.false("model.weight_tying") is None,
             "initializer_range": float(std),
-            "rms_norm_eps": None if epsilon is None else float(epsilon),
+            "rms_norm_eps": None if epsilon is None else float(epsilon.value),
         },
         *notes,
     )
 
 
+def _has(draft: Draft, key: str) -> bool:
+    return draft.true(f"model.{key}") is not None
+
+
+_OLMO = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads n_heads",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "mlp_hidden_size",
+    "max_position_embeddings": "max_sequence_length",
+    "vocab_size": "embedding_size vocab_size",
+}
 _BETA2 = {"decoupled_adamw": 0.95}  # composer/optim/decoupled_weight_decay.py
 
 
@@ -286,8 +294,8 @@ def _nanotron_model(draft: Draft) -> None:
     mup = draft.document.find("model.init_method.use_mup")  # which is listed with what it changes
     settings = draft.mapping("model.model_config")
     kind = next((_DENSE[key] for key in _DENSE if settings.get(key)), None)
-    std = draft.amount("model.init_method.std", "model.init_method.initializer_range")
-    deviation = settings.get("initializer_range") if std is None else float(std)
+    std = draft.number("model.init_method.std", "model.init_method.initializer_range")
+    deviation = settings.get("initializer_range") if std is None else float(std.value)
     start = draft.text("model.init_method.path")
     if start is not None:
         draft.names_weights = True
@@ -297,9 +305,8 @@ def _nanotron_model(draft: Draft) -> None:
         draft.names_weights = True
     if settings.get("is_mamba_config"):
         state = draft.mapping("model.model_config.ssm_cfg")
-        sizes = {ours: settings.get(key) for ours, key in _MAMBA.items()}
-        states = {ours: state.get(key) for ours, key in _MAMBA_STATE.items()}
-        draft.describe("mamba", sizes | states | {"initializer_range": deviation})
+        sizes = convert.settings_in(settings, _MAMBA) | convert.settings_in(state, _MAMBA_STATE)
+        draft.describe("mamba", sizes | {"initializer_range": deviation})
     elif isinstance(settings.get("moe_config"), dict):
         draft.no_target("it has nanotron's own experts, which no transformers model has.")
     elif kind is None:

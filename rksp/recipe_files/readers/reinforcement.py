@@ -26,11 +26,14 @@ def _rollouts(draft: Draft) -> None:
         mini = replace(mini, key=prompts.key, open=f"less than a mini-batch of {size}")
     text = f"{size} prompts × {each} answers"
     draft.put("batch_size", size * each, mini, group, text=text)
+    program = draft.document.program
+    if each == 1 and group.key and program and not program.startswith("verl"):
+        draft.unknown("batch_size", group, "its program may make more answers than rollout.n")
     whole, agents = int(prompts.value), draft.number("actor_rollout_ref.rollout.n_agent")
     if agents is not None:  # of verl's forks for tools, which count the mini-batch in answers
         draft.put("generations", int(agents.value), agents)
     answers = whole * (1 if agents is None else int(agents.value))
-    updates = max(1, answers // size) * draft.count(f"{_ACTOR}.ppo_epochs", default=1)
+    updates = max(1, answers // size) * (draft.count(f"{_ACTOR}.ppo_epochs") or 1)
     _length(draft, updates, whole, 30, f" × {updates} updates a rollout")
     if not prompts.key and draft.document.has("data.train_batch_size"):  # null: computed elsewhere
         prompts = replace(prompts, key="data.train_batch_size", open="null")

@@ -75,7 +75,6 @@ def of_script(document: Document) -> tuple[Document, tuple[str, ...]]:
 
 
 def _cut(parts: Parts, calls: Iterable[Call], *, is_needed: bool) -> None:
-    """Keep the length to which a script cuts its rows."""
     name = _LENGTHS[0]
     cut = [(call, call.given[one]) for call in calls for one in LENGTHS if call.given.get(one)]
     if any(length != cut[0][1] for _, length in cut):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from rksp.ground.model import Strict
 from rksp.ground.tables import packaged_toml
 from rksp.recipe_files.parse.document import Document
-from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
+from rksp.recipe_files.parse.values import Parsed, Unresolved
 from rksp.recipe_files.said.origin import OriginKind, RecipeField, RecipeFile
 
 
@@ -44,16 +46,30 @@ _SETTLED: Mapping[str, Callable[[object], object]] = {
 }
 
 
-def _tables() -> dict[str, Any]:
-    return packaged_toml("rksp.recipe_files.said", "facts.toml")
+class Trainer(NamedTuple):
+    """What a reader's trainer is called in conditions, its package, and its rows on a device."""
+
+    names: tuple[str, ...] = ()
+    package: str = ""
+    rows: int | None = None
 
 
-def trainer_of(reader: str) -> tuple[tuple[str, ...], str]:
-    """Return what a reader's trainer is called in conditions, and its package; both may be none."""
-    rows = dict(_tables()["trainers"])
-    own = rows.pop("own").split()
-    names, package, *_ = rows.get(reader, ((reader,) if reader in own else (), ""))
-    return tuple(names), package
+class _Tables(Strict):
+    trainers: Mapping[str, Trainer]
+    loops: str
+    attention: Mapping[str, str | None]
+    keys: Mapping[str, Mapping[str, str]]
+
+
+@cache
+def _tables() -> _Tables:
+    return _Tables.model_validate(packaged_toml("rksp.recipe_files.said", "facts.toml"))
+
+
+def trainer_of(reader: str) -> Trainer:
+    """Return what is known of a reader's trainer."""
+    own = Trainer((reader,)) if reader in _tables().loops.split() else Trainer()
+    return _tables().trainers.get(reader, own)
 
 
 def run_facts(read: RecipeFile) -> dict[str, Fact]:
@@ -62,7 +78,7 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
     What a file of a known trainer leaves out is at its default; what it computes elsewhere is not
     known.
     """
-    document, found, names = read.document, dict(_of_fields(read)), trainer_of(read.reader)[0]
+    document, found, names = read.document, dict(_of_fields(read)), trainer_of(read.reader).names
     if document is None:
         return found
     if names:
@@ -81,7 +97,7 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
     else:
         found |= _by_name(document)
     if read.reader == "megatron":
-        engine = found.get("transformer_engine", Fact((None,))).values[0]
+        engine = _value(found, "transformer_engine")
         found["transformer_engine"] = Fact((engine in (None, "transformer_engine"),))
         if document.find("use_megatron_fsdp") is not None:
             found["distributed"] = Fact(("megatron_fsdp",))
@@ -92,8 +108,12 @@ def run_facts(read: RecipeFile) -> dict[str, Fact]:
     return found
 
 
+def _value(known: Facts, name: str, otherwise: object = None) -> object:
+    return known[name].values[0] if name in known else otherwise
+
+
 def _rows(table: str) -> dict[str, str]:
-    rows = dict(_tables()[table])
+    rows = dict(_tables().keys[table])
     return rows | {name: name for name in rows.pop("own", "").split()}
 
 
@@ -133,7 +153,7 @@ def _at(said: str, path: Path, line: int | None) -> str:
 
 def _plain(name: str, key: str, value: Parsed) -> Parsed:
     if name == "attn_implementation":
-        words: Section = _tables()["attention"] | {"auto": None}
+        words = {**_tables().attention, "auto": None}
         if isinstance(value, bool):
             return words.get(key.replace("-", "_")) if value else None
         return words.get(str(value), value)
@@ -180,11 +200,11 @@ def _of_launch(document: Document, deepspeed: Document | None) -> dict[str, Fact
 
 
 def _of_padding(reader: str, known: Facts) -> dict[str, Fact]:
-    size = known.get("batch_size", Fact(("elsewhere",))).values[0]
-    usual = next(iter(_tables()["trainers"].get(reader, ())[2:]), None)
+    size = _value(known, "batch_size", "elsewhere")
+    usual = trainer_of(reader).rows
     size, found = (usual, {"batch_size": Fact((usual,))}) if size is None else (size, {})
     is_tuning = {"sft", *_PAIRED} & {*known.get("objective", Fact(())).values}
-    is_packed = "packing" not in known or known["packing"].values[0]
+    is_packed = _value(known, "packing", True)
     if is_tuning and not is_packed and isinstance(size, int) and size > 1:
         said = f"{size} rows on a device, which are padded"
         found |= {"padding": Fact((True,)), "attention_mask": Fact((True,), said)}
@@ -197,7 +217,7 @@ def _of_deepspeed(document: Document, known: Facts) -> dict[str, Fact]:
     for name, settle in _SETTLED.items():
         if name in found:
             found[name] = Fact((settle(found[name].values[0]),), found[name].said)
-    if found.get("gradient_clipping", Fact(())).values == ("auto",):
+    if _value(found, "gradient_clipping") == "auto":
         found["gradient_clipping"] = known.get("max_grad_norm", Fact(("auto",)))
     kind = document.find("optimizer.type")
     if kind is not None and isinstance(kind.value, str):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED
+from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document, Found, FoundNumber
 from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
@@ -24,7 +24,6 @@ from rksp.recipe_files.table.loop import settle_adapters, settle_loop
 from rksp.recipe_files.table.model import foreign_blocks, model
 from rksp.recipe_files.table.names import optimizer_of, precision_of
 from rksp.recipe_files.table.objective import set_objective
-from rksp.recipe_files.table.reader import elsewhere
 from rksp.recipe_files.table.spellings import (
     PREFERRED,
     REWARDED,
@@ -34,7 +33,7 @@ from rksp.recipe_files.table.spellings import (
     plain,
     spelt,
     texts,
-    thesaurus,
+    units,
 )
 
 _Taken = TypeVar("_Taken", bound=Found)
@@ -46,10 +45,22 @@ _FOUR_BITS = re.compile(r"4[-_]?bit", re.I)  # of weights' names
 _STORED = re.compile(r"[-_](bf16|fp16)$")  # of weights' names: what they are kept and loaded in
 _OF_PRECISION = re.compile(r"(precision|dtype|(^|[_.])(amp|bf16|fp16|half)($|_))[^.]*$")
 _OF_LENGTH = re.compile(r"(max|seq|context|ctx|block)\w*_(len|length|size|window)(_|$)")
+_QUANTIZED = re.compile(r"(bits|bnb|quant|lora)\w*\.")
+_NOT_LOW = (
+    "ia3",
+    "prefix",
+    "prefix_tuning",
+    "prompt",
+    "prompt_tuning",
+    "p_tuning",
+    "adapter",
+    "bitfit",
+)
 _OF_DATA = re.compile(r"data|corpus|text|file", re.I)
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_FEWEST = 8  # bits of weights that are not trained themselves
 _TOKENS = 2**16  # a batch of as many is counted in tokens
-_OF_ROLLOUT = ("n_steps", "num_iterations")  # steps within one, and passes over one
+_OF_ROLLOUTS = ("n_steps", "iterations", "num_iterations")  # steps within one, passes over one
 
 
 def _first(draft: Draft, names: Names, field: str, spellings: Iterable[str]) -> FoundNumber | None:
@@ -69,6 +80,7 @@ def _first_that(
     spellings: Iterable[str],
 ) -> _Taken | None:
     """Return what gives a field, taken like this; None if nothing does or it is unknown."""
+    spellings = list(spellings)
     stated = names.find(spellings)
     draft.asked.update(one.key for one in stated)
     usable: list[_Taken] = []
@@ -84,6 +96,11 @@ def _first_that(
             draft.unknown(field, one)
             return None
         usable += [] if taken is None else [taken]
+    values = [one.value for one in usable[:1]]
+    for other in names.laid_over(spellings) if field in Recipe.model_fields else ():
+        if other.value not in values:
+            draft.unknown(field, other, f"{other.key} gives {other.value}")
+            return None
     if not usable:
         return None
     first = usable[0]
@@ -98,7 +115,6 @@ def _first_that(
 
 
 def _passes_another(passed: Found, first: Found, field: str) -> bool:
-    """Tell whether what a script builds with is a name of another setting than was found."""
     if field != "learning_rate" or not isinstance(passed.value, Unresolved):
         return False
     name = plain("".join(_NAME.findall(passed.value.text)[-1:]))
@@ -115,8 +131,8 @@ def _depth(found: Found) -> int:
 
 def fill(draft: Draft) -> None:
     """Set every field that a document gives, and its model, by the spellings alone."""
-    names = Names(draft.document)
-    set_objective(draft, names)
+    set_objective(draft)
+    names = _names(draft)
     _devices(draft, names)
     _optimizer(draft, names)
     _rate(draft, names)
@@ -126,6 +142,9 @@ def fill(draft: Draft) -> None:
     _length(draft, names)
     _batch(draft, names)
     _steps(draft, names)
+    if draft.value("objective") in REINFORCED and not draft.knows("max_steps"):
+        rolled = Found(key=", ".join(draft.keys_of("objective")), value="")
+        draft.unknown("max_steps", rolled, "answers are sampled, and nothing says how long")
     _warmup(draft, names)
     for field in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"):
         _plain_number(draft, names, field)
@@ -153,6 +172,11 @@ def _doubt_part(draft: Draft) -> None:
     if len(sections) > 1 and is_open and not any(map(_OF_DATA.search, draft.document.leaves())):
         found = Found(key=str(draft.document.path.name), value="")
         draft.unknown("objective", found, "the file says nothing of the data that it trains on")
+
+
+def _names(draft: Draft) -> Names:
+    is_later = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # than plain text
+    return Names(draft.document, spelt("objective", "for") if is_later else ())
 
 
 def _held(draft: Draft, names: Names) -> None:
@@ -191,6 +215,13 @@ def differs(draft: Draft, key: str) -> bool:
     return number(other.value) not in (None, draft.value("learning_rate"))
 
 
+def trains_all(draft: Draft, setting: Found | None) -> bool:
+    """Tell whether a setting that is not read speaks against a trainer's default adapters."""
+    if setting is None or draft.is_read("peft") or not draft.knows("peft"):
+        return False
+    return str(setting.value).lower() == "full" and _TUNING.search(_last(setting)) is not None
+
+
 def gives_rate(document: Document) -> bool:
     """Tell whether a document gives a learning rate, whatever it is."""
     found = Names(document).find(spelt("learning_rate", "rate"))
@@ -203,55 +234,11 @@ def gives_run(document: Document) -> bool:
     names = Names(document)
     if document.syntax not in ("yaml", "json", "toml"):
         return False
-    fields = ("max_steps", "batch_size")
-    units = thesaurus()
-    return all(names.find(" ".join(units[field].values()).split()) for field in fields)
-
-
-def moved(draft: Draft, known: Iterable[str]) -> dict[str, str]:
-    """Return the keys that a reader looked for in vain → those of the file that mean the same.
-
-    They stand at another level, or have another spelling of the same unit. The reader then has
-    their unit, and what follows from them. What decides the answer is meant, and the objective's
-    word. Two that differ are not taken.
-    """
-    names, asked = Names(draft.document), {_flat(key) for key in (*draft.asked, *known)}
-    absent = asked - {_flat(key) for key in draft.document.leaves()}
-    found: dict[str, str] = {}
-    for field in ("objective", *_FILLED, *_holding(draft)):
-        if draft.is_read(field):
-            continue
-        for words in _units(draft, field):
-            places: dict[str, list[Found]] = {}
-            for one in names.find(words):
-                flat = _flat(one.key)
-                same = [key for key in absent if plain(key.rpartition(".")[2]) in words]
-                key = elsewhere(flat, absent) or min(same, key=lambda k: (len(k), k), default="")
-                if flat not in asked and key:
-                    places.setdefault(key, []).append(one)
-            for key, ones in places.items():
-                if all(one.value == ones[0].value for one in ones):
-                    found[key] = ones[0].key
-    return found
-
-
-def _units(draft: Draft, field: str) -> list[tuple[str, ...]]:
-    if field == "objective":
-        signs = thesaurus()["objective"]["signs"]
-        return [tuple(sign["names"].split()) for sign in signs if "words" in sign]
-    units = thesaurus()[field]
-    if field == "batch_size":  # a device's share says nothing of a reader's whole batch
-        units = {unit: units[unit] for unit in ("whole", "tokens")}
-    passed = _passed_over(draft)
-    return [tuple(one for one in spelt(field, unit) if one not in passed) for unit in units]
+    return all(names.find(spelt(field)) for field in ("max_steps", "batch_size"))
 
 
 def _passed_over(draft: Draft) -> tuple[str, ...]:
-    return _OF_ROLLOUT if draft.value("objective") in REINFORCED else ()
-
-
-def _flat(key: str) -> str:
-    return key.replace("-", "_")
+    return _OF_ROLLOUTS if draft.value("objective") in REINFORCED else ()
 
 
 def complete(draft: Draft) -> None:
@@ -259,15 +246,21 @@ def complete(draft: Draft) -> None:
 
     That is the objective that the file shows, what decides the answer, and a model.
     """
-    names, asked = Names(draft.document), set(draft.asked)
+    asked = set(draft.asked)
     draft.by_name = True
-    set_objective(draft, names)
+    set_objective(draft)
+    names = _names(draft)
     is_strict = draft.document.syntax == "shell"  # a program refuses flags that it does not know
     for field, fill_in in (*_FILLED.items(), *(_BESIDE.items() if is_strict else ())):
-        spellings = [spelling for words in _units(draft, field) for spelling in words]
+        # A device's share says nothing of a reader's whole batch.
+        known = ("whole", "tokens") if field == "batch_size" else units(field)
+        passed = _passed_over(draft)
+        spellings = [one for unit in known for one in spelt(field, unit) if one not in passed]
         keys = {one.key for one in names.find(spellings)}
         if keys and not draft.is_read(field) and not draft.is_unknown(field) and not keys & asked:
             fill_in(draft, names)
+            if field == "max_steps" and not draft.is_read("warmup_steps"):
+                _warmup(draft, names)  # which may be a share of them
     _held(draft, names)
     settle_adapters(draft)
     if draft.lacks_target:
@@ -299,14 +292,13 @@ def _rate(draft: Draft, names: Names) -> None:
 
 
 def _devices(draft: Draft, names: Names) -> None:
-    units = ("devices", "nodes")
-    counts = [_first(draft, names, "devices", spelt("batch_size", unit)) for unit in units]
+    counts = [_first(draft, names, "devices", spelt("batch_size", unit))
+              for unit in ("devices", "nodes")]  # fmt: skip
     if counts[0] is not None:
         convert.devices(draft, " ".join(one.key for one in counts if one is not None))
 
 
 def _optimizer(draft: Draft, names: Names) -> None:
-    """Set the optimizer: the one that a script builds, else the one that is named."""
     built = draft.document.data.get(OPTIMIZERS)
     words = [str(one) for one in built if one != "critic"] if isinstance(built, Mapping) else []
     found: Found | None = None
@@ -335,7 +327,9 @@ def _length(draft: Draft, names: Names) -> None:
             text = "prompt and answer" if prompt is not None else "the answer alone"
             draft.put("sequence_length", int(sum(p.value for p in parts)), *parts, text=text)
             return
-    found = _first(draft, names, "sequence_length", spelt("sequence_length", "tokens"))
+    is_rl = draft.value("objective") in REINFORCED  # whose blocks are those of an answer
+    words = [one for one in spelt("sequence_length", "tokens") if not is_rl or one != "block_size"]
+    found = _first(draft, names, "sequence_length", words)
     if found is not None and found.value > 0:
         draft.put("sequence_length", int(found.value), found)
     elif draft.document.syntax == "python" and not draft.is_unknown("sequence_length"):
@@ -360,10 +354,13 @@ def _batch(draft: Draft, names: Names) -> None:
         size = bare
     elif total is None and bare is not None and "micro" in size.key and bare.value >= size.value:
         total = bare  # a batch beside its share is the whole
+    of_all = total is not None and _last(total) != "train_batch_size"
+    vague = None if of_all or kinds["tokens"] else total or (bare if size == bare else None)
     rolled = kinds["prompts"]
     is_rolled = rolled is not None and (total is None or total.key == rolled.key)
     prompts = kinds["mini"] or (rolled if is_rolled else None)
     counted, several = total or bare, answers if answers and answers.value > 1 else None
+    is_split = not is_rl and size is None and steps is not None and steps.value > 1
     is_more = rolled and counted and counted.value > rolled.value  # than a rollout's prompts
     if is_rl and size is not None and steps is not None and kinds["mini"] is None and total is None:
         said = f"{size.key} and {steps.key} are those of devices that are not told"
@@ -379,6 +376,11 @@ def _batch(draft: Draft, names: Names) -> None:
     elif several is not None and counted is not None and not is_more:
         said = f"{counted.key} may count prompts or their {several.value:g} answers"
         draft.unknown("batch_size", counted, said)
+    elif total is not None and is_split and _last(total) == "train_batch_size":
+        draft.unknown("batch_size", total, f"{total.key} may be that of one pass or of a step")
+    elif vague is not None and (draft.devices or 1) > 1:
+        said = f"{vague.key} may be the batch of one device or of all {draft.devices}"
+        draft.unknown("batch_size", vague, said)
     elif total is not None and total.value > 0:
         length = int(draft.value("sequence_length")) if draft.is_read("sequence_length") else 1
         is_tokens = length > 1 and total.value >= _TOKENS and total.value % length == 0
@@ -390,9 +392,6 @@ def _batch(draft: Draft, names: Names) -> None:
         text = f"{tokens.value:g} tokens / {length} a sequence"
         count = max(1, int(tokens.value / length))
         draft.put("batch_size", count, tokens, text=text, after=("sequence_length",))
-    elif size is not None and size == bare and (draft.devices or 1) > 1:
-        said = f"{size.key} may be the batch of one device or of all {draft.devices}"
-        draft.unknown("batch_size", size, said)
     elif size is not None and size.value >= 1 and not draft.is_unknown("batch_size"):
         convert.put_batch(draft, size, steps, max(1, draft.devices or 1))
     if steps is not None and steps.value >= 1:
@@ -408,10 +407,18 @@ def _steps(draft: Draft, names: Names) -> None:
         found = _first(draft, names, "max_steps", spellings)
         if found is not None and found.value > (1 if unit == "steps" else 0):
             convert.put_steps(draft, "max_steps", found, short)
+            if unit == "steps" and "max" not in _last(found) and draft.is_read("max_steps"):
+                times = _first(draft, names, "max_steps", spelt("max_steps", "epochs"))
+                if times is not None and times.value > 0:  # either may end the run
+                    draft.unknown("max_steps", found, f"{found.key} or {times.key} ends the run")
 
 
 def _warmup(draft: Draft, names: Names) -> None:
-    for unit, short in (("steps", ""), ("share", ""), ("tokens", "tok"), ("epochs", "ep")):
+    for key in draft.keys_of("schedule"):
+        if key.rpartition(".")[2] == "lr_scheduler_type" and convert.ignores_warmup(draft, key):
+            return  # as in transformers, whose name this is
+    shorts = {"steps": "", "share": "", "tokens": "tok", "samples": "sp", "epochs": "ep"}
+    for unit, short in shorts.items():
         if draft.is_read("warmup_steps"):
             return
         found = _first(draft, names, "warmup_steps", spelt("warmup_steps", unit))
@@ -440,7 +447,9 @@ def _precision(draft: Draft, names: Names) -> None:
             convert.put_precision(draft, dataclasses.replace(found, value=word))
             return
     named = _first_that(Found.as_text, draft, names, "precision", spelt("precision", "name"))
-    if named is not None and precision_of(named.value) is not None:
+    if named is not None and _QUANTIZED.search(named.key):  # what its weights are unpacked to
+        draft.unknown("precision", named)
+    elif named is not None and precision_of(named.value) is not None:
         convert.put_precision(draft, named)
         return
     for found in names.find([*spelt("model", "names"), "model"]):
@@ -458,10 +467,15 @@ def _precision(draft: Draft, names: Names) -> None:
         draft.unknown("precision", doubtful, f"{doubtful.key} is {doubtful.value!s:.40}")
 
 
+def _is_other(found: Found) -> bool:
+    value = str(found.value).lower()
+    return value in _NOT_LOW or (found.key.endswith(_KINDS) and is_on(value) and value != "full")
+
+
 def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) -> None:
     """Set the adapters where a switch is on, a word says so, or they have a rank."""
     names = names or Names(draft.document)
-    said = {part: names.find(spelt("peft", part)) for part in thesaurus()["peft"]}
+    said = {part: names.find(spelt("peft", part)) for part in units("peft")}
     named = (one for one in names.like(_TUNING) if str(one.value).lower() in LOW_RANK)
     words = texts([*said["word"], *named])
     word = next((one for one in words if _LORA_WORDS.search(one.value.lower())), None)
@@ -472,23 +486,30 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     switches = [*said["on"], *said["word"]]
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
-    other = next((one for one in said["word"] if one.key.endswith(_KINDS)), None)
-    if sign is None and other is not None and is_on(other.value) and str(other.value) != "full":
-        draft.put("peft", "other", other)  # such as peft's `C3A`
+    low = (one for one in said["bits"] if (number(one.value) or 0) <= _FEWEST)
+    bits = next((one for one in low if is_on(one.value)), None)
     if sign is None:
+        if by_rank and bits is not None and not draft.knows("peft"):
+            draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")
+        others = [one for one in said["word"] if _is_other(one)]
+        if others:
+            draft.put("peft", "other", others[0])  # such as peft's `C3A`
+        elif rank is not None and not is_off:
+            draft.unknown("peft", rank, f"{rank.key} is {rank.value}")
         return
     if not said["bits"]:
         draft.get(*spelt("peft", "bits"))  # asked for, so that a misspelt key is told
-    bits = next((one for one in said["bits"] if is_on(one.value)), None)
-    marks = [str(word.value) if word else "", on.key if on else ""]
+    marks = [str(word.value) if word else "", sign.key]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     is_other = word is not None and _PLAIN_LORA.search(word.value.lower()) is None
-    place = sign.key.rpartition(".")[0]
-    home = f"{place}." if "peft" in place or "lora" in place else ""
-    kind, switch = convert.kind_of_adapters(draft, "qlora" if is_four else "lora", home=home)
-    draft.put("peft", "other" if is_other else kind, sign, bits, switch)
+    place = (said["rank"] or [sign])[0].key.rpartition(".")[0]
+    home = f"{place}." if place else ""
+    plainly = str(sign.value).lower() if str(sign.value).lower() in LOW_RANK else "lora"
+    kind, switch = convert.kind_of_adapters(draft, plainly, home=home)
+    kind = "other" if is_other else "qlora" if is_four else kind
+    draft.put("peft", kind, sign, bits if is_four else switch)
     rank_keys, alpha, targets = (
         " ".join(one.key for one in said[part])
         or " ".join(f"{at}{one}" for at in ("", home) for one in spelt("peft", part))

@@ -17,7 +17,7 @@ from typing import TypeVar
 from rksp.ground.errors import InputError
 from rksp.ground.model import definite
 from rksp.recipe_files.parse.document import Found, FoundNumber
-from rksp.recipe_files.parse.values import Parsed, Unresolved, read_number
+from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, read_number
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.names import objective_of, optimizer_of, precision_of, schedule_of
 
@@ -40,6 +40,8 @@ def number(draft: Draft, name: str, keys: Sequence[str]) -> None:
     found = draft.number(*keys)
     if found is not None:
         draft.put(name, found.value, found)
+    else:
+        draft.stands_elsewhere(name, keys)
 
 
 def positive(draft: Draft, name: str, keys: Sequence[str]) -> None:
@@ -103,7 +105,6 @@ def put_precision(draft: Draft, found: Found, *, is_pure: bool = False, text: st
 
 
 def _read_as(found: Found, ours: str, loss: str) -> str:
-    """Say what is read for what, and what is lost by it; empty if it is the same word."""
     is_same = str(found.value).rsplit(".", 1)[-1].lower() == ours
     text = "" if is_same else f"{found.value} read as {ours}"
     return f"{text}, {loss}" if loss else text
@@ -205,6 +206,19 @@ def put_warmup(draft: Draft, found: FoundNumber, rounding: Callable[[float], int
     text = f"{found.value:g} of {total} steps"
     steps = rounding(found.value * total)
     draft.put("warmup_steps", steps, found, text=text, after=("max_steps",))
+
+
+# Schedules that get no warm-up at all (transformers/optimization.py, get_scheduler).
+WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
+
+
+def ignores_warmup(draft: Draft, key: str) -> bool:
+    """Set no warm-up if the schedule under `key` is one that ignores it."""
+    kind = draft.text(key)
+    if kind is None or kind.value not in WITHOUT_WARMUP:
+        return False
+    draft.put("warmup_steps", 0, kind, text=f"{kind.value} ignores the warm-up")
+    return True
 
 
 def warmup_by(rounding: Callable[[float], int]) -> Converter:
@@ -407,7 +421,12 @@ def batch(
 def put_batch(
     draft: Draft, size: FoundNumber | None, steps: FoundNumber | None, copies: int, default: int = 1
 ) -> None:
-    """Set the batch from a micro-batch (else the trainer's default) and accumulation."""
+    """Set the batch from a micro-batch (else the trainer's default) and accumulation.
+
+    Devices that share a sequence have one replica of the batch together.
+    """
+    shared = draft.amount("sequence_parallel_size", "context_parallel_size", default=1)
+    copies = max(1, copies // max(1, int(shared)))
     count = int(size.value) if size is not None else default
     accumulated = max(1, int(steps.value)) if steps is not None else 1
     if draft.devices:
@@ -415,9 +434,8 @@ def put_batch(
     else:
         known = "1 replica (assumed: give --devices)"
     text = f"{count:g} × {accumulated} accumulated × {known}"
-    draft.put(
-        "batch_size", count * accumulated * copies, size, steps, text=text, after=("devices",)
-    )
+    stated = () if size is None else (size, steps)  # a default gives way to a batch of any name
+    draft.put("batch_size", count * accumulated * copies, *stated, text=text, after=("devices",))
     if steps is not None:
         draft.put("gradient_accumulation_steps", accumulated, steps)
 
@@ -526,6 +544,12 @@ def epoch_in_steps(draft: Draft, epoch: float, total: float) -> int:
 
 
 _Setting = TypeVar("_Setting")
+
+
+def settings_in(section: Section, keys: Mapping[str, str]) -> dict[str, object]:
+    """Return settings of transformers from a section: the first of its `keys` that is on."""
+    values = {ours: map(section.get, known.split()) for ours, known in keys.items()}
+    return {ours: next(filter(None, found), None) for ours, found in values.items()}
 
 
 def read_shape(draft: Draft, **keys: str) -> dict[str, int]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, overload
+from typing import Any
 
 from rksp.ground.errors import InputError
 from rksp.ground.files import with_home
@@ -63,7 +63,6 @@ class _Watched(dict[str, Parsed]):
         return super().items()
 
     def take(self) -> None:
-        """Count everything in it as read."""
         for _, value in self.items():
             if isinstance(value, _Watched):
                 value.take()
@@ -156,27 +155,15 @@ class Draft:
             return FoundNumber(key=one.key, value=default, line=one.line, open=one.value.text)
         return self.number(*keys) or FoundNumber(key="", value=default)
 
-    @overload
-    def amount(self, *keys: str, default: float) -> float: ...
-
-    @overload
-    def amount(self, *keys: str, default: None = None) -> float | None: ...
-
-    def amount(self, *keys: str, default: float | None = None) -> float | None:
+    def amount(self, *keys: str, default: float) -> float:
         """Return a number's value as `number` finds it; `default` if there is none."""
         found = self.number(*keys)
         return default if found is None else found.value
 
-    @overload
-    def count(self, *keys: str, default: int) -> int: ...
-
-    @overload
-    def count(self, *keys: str, default: None = None) -> int | None: ...
-
-    def count(self, *keys: str, default: int | None = None) -> int | None:
-        """Return a number as `amount` does, whole."""
-        found = self.amount(*keys, default=default)
-        return None if found is None else int(found)
+    def count(self, *keys: str) -> int | None:
+        """Return a number's value as `number` finds it, whole."""
+        found = self.number(*keys)
+        return None if found is None else int(found.value)
 
     def text(self, *keys: str) -> FoundText | None:
         """Return text as `get` does; `""` counts as absent."""
@@ -431,7 +418,7 @@ class Draft:
     def _set(self, name: str, value: object, origin: Origin) -> None:
         if name in self._given:
             return
-        if origin.keys and (self.by_name or {*origin.keys} & {*self.document.moved.values()}):
+        if origin.keys and self.by_name:
             origin = dataclasses.replace(origin, by_name=True)
         self._fields[name] = RecipeField(name=name, value=_whole(name, value), origin=origin)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from rksp.recipe_files.parse.document import Found
 from rksp.recipe_files.parse.python_loop import ADAPTED, OF_ADAPTERS, OPTIMIZERS, WORDS
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.spellings import plain, spelt
+from rksp.recipe_files.table.spellings import is_on, plain, spelt
 
 # What torch's optimizers have where their calls leave it out.
 _DECAYS = {"AdamW": 0.01, "Adam": 0.0}
@@ -23,6 +23,11 @@ _SIGNS = {
     "max_grad_norm": r"clip",
     "precision": r"autocast|amp|half|bfloat16|float16|fp16|bf16|mixed_precision|grad_scaler|fp8",
 }
+_PART = re.compile(  # keys of prompts, prefixes and heads beside stored weights
+    r"(^|\.)(pre_seq_len|train_adapter|num_experts|lora_target_modules|num_virtual_tokens|(soft_)?(prompt|prefix)_(len|length|tokens|tuning)|"
+    r"(?!encoder|decoder|vision|text|audio|speech|image|mtp)[a-z]+_num_(heads|layers))$"
+)
+_ADAPTED = re.compile(r"lora|peft|dora|adapter")  # said of a program
 _CAUSAL = re.compile(r"CausalLM|LMHead|FastLanguageModel|SFT(Trainer|Config)")
 _SILENT = {"schedule": "constant", "max_grad_norm": None, "precision": "fp32"}
 
@@ -63,7 +68,15 @@ def settle_adapters(draft: Draft, *, is_module: bool = False) -> None:
     data = draft.document.data
     if draft.value("peft") != "none":
         return
-    if ADAPTED in data:
+    key = next((key for key in draft.document.leaves() if _PART.search(plain(key))), "")
+    part = draft.document.find(key) if draft.names_weights else None
+    program = draft.document.program
+    if draft.names_weights and _ADAPTED.search(program.lower()):
+        found = Found(key=program, value="")
+        draft.unknown("peft", found, f"{program} is named for adapters")
+    elif part is not None and is_on(part.value):
+        draft.unknown("peft", part, f"{key} is of a part that is added to the weights")
+    elif ADAPTED in data:
         found = Found(key=str(data[ADAPTED]), value="")
         draft.unknown("peft", found, f"{found.key} stands in the script")
     elif is_module and draft.names_weights and not draft.knows("peft"):

@@ -13,9 +13,9 @@ from rksp.recipe_files.parse.python_loop import WORDS
 from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.names import hub_id_of, shape_of, shape_published
+from rksp.recipe_files.table.names import shape_of, shape_published
 from rksp.recipe_files.table.reader import foreign_format
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, thesaurus
+from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, texts, units
 
 _BLOCKS = re.compile(r"rwkv|mamba|ssm|hyena|lstm|(^|_)gru|retnet|recurrent|conv(?!erter|ert)")
 _NAMING = re.compile(  # keys that may name the model that is trained
@@ -25,14 +25,21 @@ _NAMING = re.compile(  # keys that may name the model that is trained
 )
 _CLASS = re.compile(r"(LMHead)?(For[A-Z]\w+|Model)$")
 _OF_DECODERS = ("lm", "distillation", *PREFERENCES, *REINFORCED)
-_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^lm$")  # said of what is read as such
+_GENERIC = re.compile(r"gpt|llama|causal|decoder|^transformer|^(lm|dense)$")  # said of both types
 _OTHER_NET = re.compile(r"rwkv|mamba|hyena|retnet|lstm")
-_STARTED = re.compile(r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)")
+_OTHER_NAME = re.compile(r"bert|t5|bart|vit|resnet|cnn|seq2seq|encoder|" + _OTHER_NET.pattern)
+_CALLED = re.compile(r"^(?!.*token).*name")
+_STARTED = re.compile(
+    r"pre_?train(ed)?_(checkpoint|ckpt|weights|path|dir|model|from)|(^|\.)(load|finetune)$"
+)
+_TEXT = re.compile(r"vocab|token|text|lang|seq|context|ctx|block|gpt|llama|lm\b|max_len|corpus")
 _STATES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5")  # of files that name no model
 _OF_PARTS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 _GPT2_WORDS = re.compile(r"layer_?norm|learned|gelu")
 _LLAMA_WORDS = re.compile(r"rms|rope|rotary|swi_?glu|silu|ge_?glu")
 _VARIANTS = {"variant", "model_size", "model_variant"}
+_ASSUMED = {"num_attention_heads": "heads", "intermediate_size": "feed-forward",
+            "vocab_size": "vocabulary"}  # fmt: skip
 _HEAD_WIDTH = 64  # of models that do not say how many heads they have
 
 
@@ -57,6 +64,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
             return
         weights = next(iter(others), None)
     is_alike = weights is None or published(weights.value) is None  # perhaps where it is stored
+    is_alike = is_alike or weights not in said  # perhaps a type, with sizes of its own beside it
     if is_alike and _literal(draft, draft.document.data, ""):
         return
     if weights is not None:
@@ -64,7 +72,8 @@ def model(draft: Draft, names: Names | None = None) -> None:
         _resized(draft, weights)
         return
     is_tuned = draft.value("objective") in (*PREFERENCES, *REINFORCED)  # from trained weights
-    types = [] if is_tuned else [*named, *texts(names.find(spelt("model", "type")))]
+    is_own = is_tuned or draft.document.syntax == "shell"  # a program's own word may be a type
+    types = [] if is_own else [*named, *texts(names.find(spelt("model", "type")))]
     has_path = any("/" in one.value for one in named)  # whose sizes stand there, and not here
     for one in types:
         if is_type(one.value) and not has_path:
@@ -94,9 +103,7 @@ def model(draft: Draft, names: Names | None = None) -> None:
 
 def _sizes_beside(draft: Draft, key: str) -> str:
     home = key.rpartition(".")[0]
-    spellings = {
-        word.rstrip("s") for listed in thesaurus()["shape"].values() for word in listed.split()
-    }
+    spellings = {word.rstrip("s") for word in spelt("shape")}
     words = _VARIANTS | (spellings if home else set())  # at the root sizes may be anything's
     inside = (one for one in draft.document.leaves() if one.startswith(f"{home}." if home else ""))
     return next((one for one in inside if plain(one.rpartition(".")[2]).rstrip("s") in words), "")
@@ -128,8 +135,7 @@ def _weights(draft: Draft, found: FoundText, is_scratch: bool) -> None:
         draft.describe(*shape)
         return
     draft.names_weights = not is_scratch
-    is_id = is_hub_id(found.value) or _known(found.value)
-    draft.describe((not is_id and hub_id_of(found.value)) or found.value, {})
+    draft.describe(found.value, {})
 
 
 def _is_open(value: Parsed) -> bool:
@@ -174,12 +180,15 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
     draft.seen.add(f"{prefix}_call")
     call = str(data.get("_call", "")).rpartition(".")[2].removesuffix("Config").lower()
     kind, said = _kind_said(data, call)
-    is_own = draft.document.syntax == "python" and used["hidden_size"] != "n_embd"
+    is_flat = draft.document.syntax == "shell" and not prefix  # options of a program
+    is_own = (is_flat or draft.document.syntax == "python") and used["hidden_size"] != "n_embd"
     is_other = draft.value("objective") not in _OF_DECODERS or (
         said and not _GENERIC.search(said.lower())
     )
     if is_own and not is_type(call):
-        draft.no_target("its model is a class of the script's own; name a TARGET.")
+        draft.no_target("its model is a class of the program's own; name a TARGET.")
+    elif not (kind or prefix) and _TEXT.search(str(draft.document.leaves()).lower()) is None:
+        draft.no_target("nothing says that the model of these sizes is one of text; name a TARGET.")
     elif differs := _differs(draft.document, data, prefix):
         draft.no_target(differs)
     elif not kind and is_other:
@@ -187,7 +196,10 @@ def _sized(draft: Draft, data: Section, prefix: str) -> bool:
         draft.no_target(f"the kind of model of these sizes {of}; name a TARGET.")
     else:
         begun = (draft.document.find(x) for x in draft.document.leaves() if _STARTED.search(x))
-        draft.names_weights = any(one is not None and isinstance(one.value, str) for one in begun)
+        draft.names_weights = any(
+            one is not None and (one.value is True or isinstance(one.value, str | Unresolved))
+            for one in begun
+        )
         is_gpt2 = used["hidden_size"] == "n_embd" or _looks_like_gpt2(data)
         _describe(draft, kind, sizes, prefix, is_gpt2=is_gpt2)
     return True
@@ -206,24 +218,39 @@ def _amounts(draft: Draft, data: Section, prefix: str) -> tuple[dict[str, int], 
             sizes[setting], used[setting] = int(amount), spelling
             draft.look(definite(found).key)
 
-    for setting, spellings in thesaurus()["shape"].items():
+    for setting, spellings in units("shape").items():
         for spelling in spellings.split() if setting != "foreign" else ():
             take(setting, spelling)
     if used.get("hidden_size") != "hidden_dim":  # a second width is that of the feed-forward
         take("intermediate_size", "hidden_dim")
-    within = dict(_within(data)) if prefix else {}
+    parts = list(_parts(draft.document, data, prefix))
     for setting in _OF_PARTS:
-        amounts = (number(within.get(one)) for one in spelt("shape", setting))
-        amount = next((one for one in amounts if one is not None and one >= 1), None)
-        if setting not in sizes and amount is not None:
-            sizes[setting] = int(amount)
+        said = [key for key, one in parts if _is_size(key, one, setting)]
+        if setting not in sizes and said:
+            sizes[setting] = int(definite(number(dict(parts)[said[0]])))
+            draft.look(*said)
+    tied = [(f"{prefix}{name}", one) for name, one in data.items()] + parts
+    for key, one in tied:
+        if isinstance(one, bool) and _last(key) in spelt("model", "tied"):
+            sizes["tie_word_embeddings"] = one
+            draft.look(key)
     return sizes, used
+
+
+def _is_size(key: str, value: Parsed, setting: str) -> bool:
+    return _last(key) in spelt("shape", setting) and (number(value) or 0) >= 1
+
+
+def _last(key: str) -> str:
+    return plain(key.rpartition(".")[2])
 
 
 def _kind_said(data: Section, call: str) -> tuple[str, str]:
     """Return the type of transformers that a section names, if any, and its own word for it."""
     known = {plain(str(name)): one for name, one in data.items()}
-    said = str(next((known[one] for one in ("model_type", "type", "arch") if known.get(one)), ""))
+    said = str(
+        next((known[one] for one in ("model_type", "type", "arch", "model") if known.get(one)), "")
+    )
     listed = known.get("architectures")
     names = listed if isinstance(listed, list) else []
     classes = [_CLASS.sub("", str(name)).lower() for name in names]
@@ -234,14 +261,23 @@ def _kind_said(data: Section, call: str) -> tuple[str, str]:
 def _differs(document: Document, data: Section, prefix: str) -> str:
     """Say what shows that no model of transformers has the blocks of these sizes; else ""."""
     known = {plain(str(name)): one for name, one in data.items()}
-    within = dict(_within(data)) if prefix else {}
+    parts = list(_parts(document, data, prefix))
     foreign = [one for one in spelt("shape", "foreign") if known.get(one)]
     foreign += [one for one in known if _BLOCKS.search(one) and is_on(known[one])]
+    within = {_last(key): one for key, one in parts}
     foreign += [one for one in spelt("shape", "foreign") if is_on(within.get(one, 0))]
     if foreign or "layer" in known:
         what = (foreign or ["layer"])[0]
         return f"its blocks have {prefix}{what}; name a model with such blocks as TARGET."
+    for setting in _OF_PARTS:
+        said = {number(one): key for key, one in parts if _is_size(key, one, setting)}
+        if len(said) > 1 and known.keys().isdisjoint(spelt("shape", setting)):
+            first, second = list(said.items())[:2]
+            return f"{first[1]} is {first[0]:g}, and {second[1]} is {second[0]:g}; name a TARGET."
     folders = [one.name.lower() for one in folders_above(document.path.resolve())]
+    called = [one for name, one in known.items() if _CALLED.search(name) and isinstance(one, str)]
+    if own := next((one for one in called if _OTHER_NAME.search(one.lower())), ""):
+        return f"the kind of model of these sizes is {own:.40}; name a TARGET."
     other = next(filter(_OTHER_NET.search, folders), "")
     return f"it stands in {other}, whose blocks differ; name a TARGET." if other else ""
 
@@ -250,38 +286,48 @@ def _describe(
     draft: Draft, kind: str, sizes: dict[str, int], prefix: str, *, is_gpt2: bool
 ) -> None:
     is_read = not kind  # as one of two types, whose own defaults are of other sizes
+    lacking = ", ".join(word for setting, word in _ASSUMED.items() if setting not in sizes)
+    note = f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}"
+    note += f"; what it does not give is assumed: {lacking}." if lacking else "."
     kind = kind or ("gpt2" if is_gpt2 and "num_key_value_heads" not in sizes else "llama")
     width, of_head = sizes["hidden_size"], sizes.get("head_dim", _HEAD_WIDTH)
     heads = sizes.setdefault("num_attention_heads", max(1, width // of_head))
     if kind == "gpt2":
         own = {k: v for k, v in sizes.items() if k not in ("num_key_value_heads", "head_dim")}
-        draft.describe(kind, convert.as_gpt2(own))
+        draft.describe(kind, convert.as_gpt2(own), *([note] if lacking else []))
         return
     if kind == "llama":
         sizes.setdefault("num_key_value_heads", heads)
     if is_read:  # three matrices of a gated feed-forward have the weights of two of 4 × the width
         sizes.setdefault("intermediate_size", round(8 * width / 3))
-    draft.describe(
-        kind, sizes, f"The sizes under {prefix.rstrip('.') or 'the file'} are read as a {kind}."
-    )
+    draft.describe(kind, sizes, note)
 
 
 def _looks_like_gpt2(data: Section) -> bool:
-    settings = [(plain(str(key)), one) for key, one in data.items()]
+    settings = [(str(key), one) for key, one in data.items()]
     settings += _within(data)
     said = " ".join(plain(one) for _, one in settings if isinstance(one, str))
-    keys = " ".join(key for key, one in settings if not isinstance(one, str) and is_on(one))
+    keys = " ".join(_last(key) for key, one in settings if not isinstance(one, str) and is_on(one))
     return bool(_GPT2_WORDS.search(said)) and not _LLAMA_WORDS.search(f"{said} {keys}")
 
 
-def _within(data: Section | list[Parsed]) -> Iterator[tuple[str, Parsed]]:
-    """Yield the settings of the parts of a model, in lists too, by their plain names."""
+def _parts(document: Document, data: Section, prefix: str) -> Iterator[tuple[str, Parsed]]:
+    """Yield the settings of a model's parts; a section within the model's is one of them."""
+    home = prefix.rstrip(".").rpartition(".")[0]
+    around = document.find(home) if "model" in _last(home) else None
+    if around is not None and isinstance(around.value, Mapping):
+        data, prefix = around.value, f"{home}."
+    yield from _within(data, prefix) if prefix else ()
+
+
+def _within(data: Section | list[Parsed], prefix: str = "") -> Iterator[tuple[str, Parsed]]:
+    """Yield the settings of the parts of a model, in lists too."""
     parts = data.items() if isinstance(data, Mapping) else enumerate(data)
     for name, value in parts:
         if isinstance(value, Mapping | list) and plain(str(name)) not in spelt("elsewhere"):
             inner = value.items() if isinstance(value, Mapping) else ()
-            yield from ((plain(str(key)), one) for key, one in inner)
-            yield from _within(value)
+            yield from ((f"{prefix}{name}.{key}", one) for key, one in inner)
+            yield from _within(value, f"{prefix}{name}.")
 
 
 def foreign_blocks(document: Document, asked: set[str]) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from rksp.ground.tables import packaged_toml
+from rksp.ground.tables import packaged_toml, row_of
 from rksp.models.names import published, published_like
 from rksp.recipe.optimizers.table import optimizer_named
+from rksp.recipe_files.table.spellings import meant_by
 
 _SCHEDULES = (  # the first that the name matches, and what is lost by calling it that
     (r"stable_decay|wsd|trapez|warmup_stable", "wsd", ""),
@@ -45,8 +47,7 @@ DECAY_SHAPES = {"linear": "linear", "cosine": "cosine", "1-sqrt": "sqrt", "minus
 
 def objective_of(word: str) -> str | None:
     """Return the likeliest objective of an estimator, a stage or a task, in small letters."""
-    listed = packaged_toml("rksp.recipe_files", "thesaurus.toml")["objective"]["words"].items()
-    return next((m.split()[0] for m, words in listed if word in words.split()), None)
+    return next(iter(meant_by({word})), None)
 
 
 def optimizer_of(name: str) -> tuple[str | None, str]:
@@ -74,18 +75,30 @@ def precision_of(name: str) -> str | None:
 Shape = tuple[str, Mapping[str, object]]
 
 
-def _known() -> dict[str, Any]:
-    return packaged_toml("rksp.recipe_files", "models.toml")
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Models of one type; the last columns of a row may be left out."""
+
+    type: str
+    columns: str
+    models: Mapping[str, list[object]]
+    shared: Mapping[str, object] = field(default_factory=dict)
+    absent: str = ""
+
+
+def _table(name: str) -> Any:
+    return packaged_toml("rksp.recipe_files", "models.toml")[name]
 
 
 @cache
 def _shapes() -> dict[str, Shape]:
-    found = {}
-    for family in _known()["families"]:
-        shared = family.get("shared", {}) | dict.fromkeys(family.get("absent", "").split())
-        for name, row in family["models"].items():
-            sizes = dict(zip(family["columns"].split(), row, strict=False))
-            found[name] = (family["type"], sizes | shared)
+    found: dict[str, Shape] = {}
+    for row in _table("families"):
+        family = row_of(_Family, row, where="models.toml")
+        shared = {**family.shared, **dict.fromkeys(family.absent.split())}
+        for name, values in family.models.items():
+            sizes = dict(zip(family.columns.split(), values, strict=False))
+            found[name] = (family.type, sizes | shared)
     return found
 
 
@@ -110,13 +123,6 @@ def shape_published(name: str) -> Shape | None:
 
 
 def hub_id_of(folder: str) -> str | None:
-    """Return the Hub id of a folder of weights that has the name of its repository."""
-    parts = [part for part in folder.replace("\\", "/").split("/") if part]
-    parts = [part for part in parts if part not in ("original", "tmp", "checkpoints", ".")]
-    if not parts or "<" in folder:
-        return None
-    name = parts[-1]
-    plain = name.lower().replace("-", "_")
-    owners = _known()["owners"].items()
-    owner = next((one for one, starts in owners if plain.startswith(tuple(starts.split()))), None)
-    return f"{owner}/{name}" if owner is not None else None
+    """Return the Hub id of the published model that a folder of weights is called like."""
+    row = published_like(folder)
+    return None if row is None else row.id

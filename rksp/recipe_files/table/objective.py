@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rksp.recipe import REINFORCED
 from rksp.recipe_files.parse.document import Document, Found
@@ -13,7 +12,17 @@ from rksp.recipe_files.parse.python_loop import NAMES, WORDS
 from rksp.recipe_files.parse.values import Parsed, Unresolved
 from rksp.recipe_files.table.draft import Draft
 from rksp.recipe_files.table.loop import doubt_of_text
-from rksp.recipe_files.table.spellings import Names, is_on, number, plain, spelt, thesaurus
+from rksp.recipe_files.table.spellings import (
+    Names,
+    Sign,
+    is_on,
+    meant_by,
+    number,
+    plain,
+    signs,
+    spelt,
+    units,
+)
 
 _OPTIMIZERS = re.compile(r"optim|sched")  # sections whose settings show no objective
 _OWN_SECTIONS = ("lm", "dpo", "kto", "orpo", "grpo", "ppo")
@@ -83,6 +92,14 @@ def _doubt(draft: Draft, names: Names) -> None:
         stated = map(draft.document.find, draft.document.leaves())
         plainly = [one for one in stated if one is not None and isinstance(one.value, str | float)]
         called += [dataclasses.replace(one, value=f"{one.key} {one.value}") for one in plainly]
+    for key in () if draft.document.syntax == "python" else draft.document.stated().leaves():
+        home = key.rpartition(".")[0]
+        spoken = against.intersection(map(plain, home.split(".")))
+        switch = draft.document.find(f"{home}.enabled", f"{home}.enable", f"{home}.use")
+        if spoken and (switch is None or is_on(switch.value)):
+            found = Found(key=home, value="", line=draft.document.lines.get(key))
+            draft.unknown("objective", found, f"{home} has settings, and {min(spoken)} is not read")
+            return
     for one in called:
         spoken = against.intersection(parts := _parts(one))
         if spoken and text.isdisjoint(parts):
@@ -109,15 +126,13 @@ def _words_of(found: Found | None) -> str:
 
 
 def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str], bool]]:
-    said = thesaurus()["objective"]
     program = plain(document.program)
     named = [word for word in re.split(r"[^a-z0-9+]+|_", program) if word not in ("py", "")]
-    meanings = (one for one, listed in said["words"].items() if {*named} & {*listed.split()})
-    meaning = next(meanings, "")
+    meaning = meant_by({*named})
     if meaning:
-        yield Found(key=document.program, value=meaning.split()[0]), meaning.split(), False
+        yield Found(key=document.program, value=meaning[0]), meaning, False
     script = plain(str(document.data.get(NAMES, "")))
-    for shown, listed in said["functions"].items():
+    for shown, listed in units("objective", "functions").items():
         found_word = next(
             (w for w in listed.split() if re.search(rf"(?<![a-z]){w}(?![a-z])", script)), None
         )
@@ -126,7 +141,7 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
     if re.search(r"critic(?![a-z])", plain(str(document.data.get(WORDS, "")))):
         yield Found(key=WORDS, value="critic"), ["ppo"], True
     for home, settings in document.data.items():
-        means = _meaning({"words": True}, home) if isinstance(settings, Mapping) else []
+        means = _meaning(Sign(names="", words=True), home) if isinstance(settings, Mapping) else []
         if means and means[0] in _OWN_SECTIONS:  # a section of its own: `dpo: {max_num_steps: 20}`
             yield Found(key=str(home), value=""), means, False
     rolled = set(spelt("objective", "rolled"))
@@ -135,26 +150,23 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
         if one is not None and not rolled.isdisjoint(re.split(r"[_.]", plain(key))):
             yield one, ["grpo", "ppo"], not is_on(one.value)
             break
-    for sign in said["signs"]:
-        for found in names.find(sign["names"].split(), anywhere=True):
+    for sign in signs():
+        for found in names.find(sign.names.split(), anywhere=True):
             is_default = found.key in document.defaults
             if isinstance(found.value, Unresolved) or not is_on(found.value) or is_default:
                 continue
             means = _meaning(sign, found.value)
             if means and _OPTIMIZERS.search(found.key.lower().rpartition(".")[0]) is None:
-                yield found, means, sign.get("weak", False)
+                yield found, means, sign.weak
                 break
 
 
-def _meaning(sign: Mapping[str, Any], value: Parsed) -> list[str]:
-    if "words" in sign:
+def _meaning(sign: Sign, value: Parsed) -> list[str]:
+    if sign.words:
         word = str(value).lower().rpartition(".")[2].replace("-", "_")
-        listed = thesaurus()["objective"]["words"].items()
-        words = {word, *({*word.split("_")} & {*sign.get("parts", "").split()})}
-        return next((m.split() for m, known in listed if words & {*known.split()}), [])
-    least, most, amount = sign.get("least"), sign.get("most"), number(value)
-    is_within = (least is None or (amount or 0) >= least) and (
-        most is None or (amount is not None and amount <= most)
+        return meant_by({word, *({*word.split("_")} & {*sign.parts.split()})})
+    amount = number(value)
+    is_within = (sign.least is None or (amount or 0) >= sign.least) and (
+        sign.most is None or (amount is not None and amount <= sign.most)
     )
-    allowed: list[str] = sign["allows"].split() if is_within else []
-    return allowed
+    return sign.allows.split() if is_within else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -18,7 +18,7 @@ from rksp.recipe_files.said.origin import Unread
 from rksp.recipe_files.table import convert
 from rksp.recipe_files.table.convert import Converter, number, positive
 from rksp.recipe_files.table.draft import Draft
-from rksp.recipe_files.table.spellings import misspelt
+from rksp.recipe_files.table.spellings import misspelt, spoken_of
 
 NOTHING = object()
 _OFF = ("", "none", "no", "off", "false", "null", "0", "0.0", "1", "-1")
@@ -90,30 +90,39 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """One trainer's format.
+class Format:
+    """What is known of one trainer's format.
 
     Attributes:
-        name: Its name for `--as` and in tables.
         title: Its name for people.
         version: The trainer's version with these names and defaults.
         source: The repository and files that names and defaults were read in.
         unverified: Parts that were not compared with the source.
         written: Field -> the key that takes its value in rksp's units, where no row says it.
         muon: The scale of Muon's update where the file gives none; its formula and source.
+    """
+
+    title: str = ""
+    version: str = ""
+    source: str = ""
+    unverified: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
+    muon: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader(Format):
+    """The reader of one trainer's format.
+
+    Attributes:
+        name: Its name for `--as` and in tables.
         marks: Alternatives that identify a file.
         steps: Rows and functions in order; later ones may use what earlier ones set.
     """
 
     name: str
-    title: str
-    version: str
-    source: str
-    marks: tuple[Marks, ...]
+    marks: tuple[Marks, ...] = ()
     steps: tuple[Step, ...]
-    unverified: str = ""
-    written: Mapping[str, str] = field(default_factory=dict)
-    muon: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -153,70 +162,97 @@ class Reader:
             draft.default("muon_scale", self.muon["scale"], self.muon["source"].partition(";")[0])
 
 
-def _trainers() -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table(Format):
+    """A table of `keys.toml` as it is written; the README of the package tells its parts."""
+
+    extends: str = ""
+    words: str = ""
+    idle: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    marks: Sequence[Mapping[str, object]] = ()
+    steps: Sequence[_StepRow] = ()
+    formats: str = ""  # that no reader reads: a line of keys, title and advice each
+    usual: str = ""
+    advice: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Like:
+    """The steps of another table, in which `{at}` stands for a key, with other settings."""
+
+    like: str
+    at: str = ""
+    defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+_StepRow = str | dict[str, Any]  # a function, or a field and a function with settings
+_Named = Mapping[str, Any]  # what a table may name: the functions of two modules
+
+
+def _trainers() -> dict[str, dict[str, object]]:
     return packaged_toml("rksp.recipe_files", "keys.toml")
+
+
+def _table(name: str) -> _Table:
+    return row_of(_Table, _trainers().get(name, {}), where=f"keys.toml [{name}]")
 
 
 def foreign_format(document: Document) -> tuple[str, str, str] | None:
     """Return what a document is that no reader reads, what to give, and which advice this is."""
-    about = _trainers()["foreign"]
-    for keys, title, *advice in (line.split(": ") for line in about["formats"].split("\n") if line):
+    about = _table("foreign")
+    for keys, title, *advice in (line.split(": ") for line in about.formats.split("\n") if line):
         if document.has(*keys.split()):
             kind = advice[0] if advice else "usual"
-            return title, about["advice"].get(kind, about["usual"]), kind
+            return title, about.advice.get(kind, about.usual), kind
     return None
 
 
-def reader_of(name: str, functions: Mapping[str, Any]) -> Reader:
+def reader_of(name: str, functions: _Named) -> Reader:
     """Return the reader of a trainer.
 
     Args:
         name: Its table in `keys.toml`.
         functions: What the table may name beside the functions of `convert`: those of a module.
     """
-    about, known = _trainers()[name], {**vars(convert), **functions}
+    table, known = _table(name), {**vars(convert), **functions}
     where = f"keys.toml [{name}]"
-    for key in about:
-        known_word(key, _PARTS, where=where, noun="part")
-    shared = _trainers().get(about.get("extends", ""), {})
-    written = shared.get("written", {}) | about.get("written", {})
+    written = {**_table(table.extends).written, **table.written}
     for field_name in written:
         known_word(field_name, Recipe.model_fields, where=f"{where} written", noun="field")
-    steps = enumerate(_rows(about["steps"], where), start=1)
+    steps = enumerate(_rows(table.steps, where), start=1)
     return Reader(
         name=name,
-        marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in about["marks"]),
+        title=table.title,
+        version=table.version,
+        source=table.source,
+        unverified=table.unverified,
+        marks=tuple(row_of(Marks, marks, where=f"{where} marks") for marks in table.marks),
         steps=tuple(_step(row, known, f"{where} step {number}") for number, row in steps),
-        **{key: about[key] for key in ("title", "version", "source")},
         written=written,
-        **{key: about[key] for key in ("unverified", "muon") if key in about},
+        muon=table.muon,
     )
 
 
-_PARTS = ("title", "version", "source", "unverified", "written", "muon", "marks", "steps",
-          "extends", "changes")  # fmt: skip
-
-
-def _rows(steps: Iterable[Any], where: str) -> Iterator[Any]:
+def _rows(steps: Iterable[_StepRow], where: str) -> Iterator[_StepRow]:
     for row in steps:
-        if not isinstance(row, dict) or "like" not in row:
+        if isinstance(row, str) or "like" not in row:
             yield row
             continue
-        defaults = row.get("defaults", {})
-        known_word(row["like"], _trainers(), where=where, noun="table")
-        others = _trainers()[row["like"]]["steps"]
-        fields = [next(iter(other)) for other in others if isinstance(other, dict)]
-        for name in defaults:
-            known_word(name, fields, where=f"{where} defaults of {row['like']}", noun="field")
+        like = row_of(_Like, row, where=where)
+        others = _table(known_word(like.like, _trainers(), where=where, noun="table")).steps
+        fields = [next(iter(other)) for other in others if not isinstance(other, str)]
+        for name in like.defaults:
+            known_word(name, fields, where=f"{where} defaults of {like.like}", noun="field")
         for other in others:
-            if isinstance(other, dict):
+            if not isinstance(other, str):
                 name, keys = next(iter(other.items()))
-                other = other | {name: keys.replace("{at}", row.get("at", ""))}
-                other |= defaults.get(name, {})
+                more = like.defaults.get(name, {})
+                other = {**other, name: keys.replace("{at}", like.at), **more}
             yield other
 
 
-def _step(row: Any, known: Mapping[str, Any], where: str) -> Step:
+def _step(row: _StepRow, known: _Named, where: str) -> Step:
     """Return the step that a row stands for: a function, alone or with settings, or a field.
 
     Raises:
@@ -277,7 +313,7 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
     """
     asked = {_plain(key) for key in (*draft.asked, *known)}
     absent = asked - {_plain(key) for key in draft.document.leaves()}
-    changing, idle = _changing(trainer), _trainers()["every"]["idle"].split()
+    changing, idle = _changing(trainer), _table("every").idle.split()
     for key in draft.document.leaves():
         plain = _plain(key)
         if key in draft.document.defaults:
@@ -299,7 +335,10 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
             if setting is not None and _is_on(setting.value):
                 yield Unread(key=key, line=line, why=why)
             continue
-        if not nearest and (is_known or (_is_idle(plain) and not misspelt(key))):
+        name = plain.rpartition(".")[2]
+        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not _is_idle(name)
+        is_idle = _is_idle(plain) and not misspelt(key) and not is_spoken
+        if not nearest and (is_known or is_idle):
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -343,7 +382,7 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
 
 def _is_idle(key: str) -> bool:
     words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
-    return not words.isdisjoint(_trainers()["every"]["words"].split())
+    return not words.isdisjoint(_table("every").words.split())
 
 
 _SINGULAR = re.compile(r"(?<=\w{3})s$")
@@ -353,8 +392,8 @@ _SINGULAR = re.compile(r"(?<=\w{3})s$")
 def _changing(trainer: str) -> dict[str, str]:
     names, chain = [trainer, "every"], []
     while names:  # a trainer's table may build on another's
-        table = _trainers().get(names.pop(0), {})
+        table = _table(names.pop(0))
         chain.append(table)
-        names[:0] = table.get("extends", "").split()
-    changes = [pair for table in chain for pair in table.get("changes", {}).items()]
+        names[:0] = table.extends.split()
+    changes = [pair for table in chain for pair in table.changes.items()]
     return {key: why for why, keys in changes for key in keys.split()}

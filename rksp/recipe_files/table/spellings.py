@@ -6,10 +6,12 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
-from rksp.ground.tables import packaged_toml
+from rksp.ground.tables import packaged_toml, row_of
 from rksp.recipe_files.parse.document import Document, Found, FoundText
 from rksp.recipe_files.parse.values import Parsed, Unresolved, read_number
 from rksp.recipe_files.said.origin import DECISIVE
@@ -35,20 +37,49 @@ class _Leaf(NamedTuple):
     parts: tuple[str, ...]
     is_foremost: bool
     is_elsewhere: bool
+    is_laid_over: bool  # on the same setting of the file's other sections
 
 
-def thesaurus() -> dict[str, Any]:
-    """Return the table: field → unit → spellings; blanks separate spellings."""
-    return packaged_toml("rksp.recipe_files", "thesaurus.toml")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Keys that show the objective: by their values' words, or by a value within bounds."""
+
+    names: str
+    words: bool = False
+    parts: str = ""  # words that count where they are a part of the value
+    allows: str = ""
+    least: float | None = None
+    most: float | None = None
+    weak: bool = False
+
+
+def _thesaurus(*path: str) -> Any:
+    return reduce(getitem, path, packaged_toml("rksp.recipe_files", "thesaurus.toml"))
+
+
+def units(part: str, *within: str) -> dict[str, str]:
+    """Return unit → spellings, with blanks between, of a field or another part that is there."""
+    return {**_thesaurus(part, *within)} if part in _thesaurus() else {}
 
 
 @cache
 def spelt(*path: str) -> tuple[str, ...]:
-    """Return the spellings in a part of the table, such as `learning_rate`, `rate`."""
-    found: Any = thesaurus()
-    for part in path:
-        found = found[part]
-    return tuple(found.split())
+    """Return the spellings of a part of the table, such as `learning_rate`, or of one unit."""
+    found = _thesaurus(*path)
+    return tuple((found if isinstance(found, str) else " ".join(found.values())).split())
+
+
+@cache
+def signs() -> tuple[Sign, ...]:
+    """Return what shows the objective, the surest first."""
+    rows = _thesaurus("objective", "signs")
+    return tuple(row_of(Sign, row, where="thesaurus.toml [objective] signs") for row in rows)
+
+
+def meant_by(words: set[str]) -> list[str]:
+    """Return the objectives that one of these words of a program or a value allows; mostly none."""
+    listed = units("objective", "words").items()
+    return next((meaning.split() for meaning, known in listed if words & {*known.split()}), [])
 
 
 def plain(name: str) -> str:
@@ -57,11 +88,14 @@ def plain(name: str) -> str:
 
 
 class Names:
-    """The settings of a document by the meaning of their keys."""
+    """The settings of a document by the meaning of their keys.
 
-    def __init__(self, document: Document) -> None:
+    Sections called like one of `besides` are of another stage than the run's.
+    """
+
+    def __init__(self, document: Document, besides: Iterable[str] = ()) -> None:
         self.document = document
-        elsewhere, foremost = set(spelt("elsewhere")), set(spelt("foremost"))
+        elsewhere, foremost = {*spelt("elsewhere"), *besides}, set(spelt("foremost"))
         between = set(spelt("between"))
         self._by_last: dict[str, list[_Leaf]] = {}
         for key in document.leaves():
@@ -74,6 +108,7 @@ class Names:
                 parts=tuple(parts),
                 is_foremost=bool(foremost.intersection(parts[:-1])),
                 is_elsewhere=bool(elsewhere.intersection(parts[:-1])),
+                is_laid_over=_is_laid_over(document, key),
             )
             self._by_last.setdefault(parts[-1], []).append(leaf)
 
@@ -84,27 +119,45 @@ class Names:
         counts, what belongs to another model or to evaluation.
         """
         found: list[tuple[tuple[bool, bool, int, int], Found]] = []
+        for place, leaf in self._under(spellings):
+            is_dotted = "." in [*spellings][place]
+            if leaf.is_laid_over or (leaf.is_elsewhere and not (anywhere and is_dotted)):
+                continue
+            one = self.document.find(leaf.key)
+            if one is not None:
+                is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
+                depth = len(leaf.parts) - 1
+                found.append(((bool(is_passed), not leaf.is_foremost, place, depth), one))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def laid_over(self, spellings: Iterable[str]) -> list[Found]:
+        """Return what a section of the file, such as a profile, may set again under these."""
+        leaves = [leaf for _, leaf in self._under(spellings) if leaf.is_laid_over]
+        found = (self.document.find(one.key) for one in leaves if not one.is_elsewhere)
+        return [one for one in found if one is not None]
+
+    def _under(self, spellings: Iterable[str]) -> Iterator[tuple[int, _Leaf]]:
         for place, spelling in enumerate(spellings):
             *home, last = spelling.split(".")
             for leaf in self._by_last.get(last, ()):
                 above = leaf.parts[:-1]
-                if home and list(above[-len(home) :]) != home:
-                    continue
-                if leaf.is_elsewhere and not (anywhere and home):
-                    continue
-                one = self.document.find(leaf.key)
-                if one is not None:
-                    is_passed = isinstance(one.value, Unresolved) and _PASSED.search(one.value.text)
-                    found.append(((bool(is_passed), not leaf.is_foremost, place, len(above)), one))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                if not home or list(above[-len(home) :]) == home:
+                    yield place, leaf
 
     def like(self, pattern: re.Pattern[str]) -> Iterator[Found]:
         """Yield what is on under keys like a pattern, of the trained model."""
         for leaf in (leaf for leaves in self._by_last.values() for leaf in leaves):
-            is_like = not leaf.is_elsewhere and pattern.search(leaf.key.lower())
+            is_other = leaf.is_elsewhere or leaf.is_laid_over
+            is_like = not is_other and pattern.search(leaf.key.lower())
             found = self.document.find(leaf.key) if is_like else None
             if found is not None and is_on(found.value):
                 yield found
+
+
+def _is_laid_over(document: Document, key: str) -> bool:
+    """Tell whether a key is that of another setting under one section more, or two."""
+    parts = key.split(".")
+    return any(document.has(".".join(parts[n:])) for n in (1, 2) if len(parts) > n + 1)
 
 
 def texts(found: Iterable[Found]) -> list[FoundText]:
@@ -114,6 +167,8 @@ def texts(found: Iterable[Found]) -> list[FoundText]:
 
 def number(value: Parsed) -> float | None:
     """Return the number that a value is, or is written as; None if it is none."""
+    if isinstance(value, list) and len(value) == 1:  # a rate for each epoch, of which one is given
+        value = value[0]
     if isinstance(value, str):
         value = read_number(value)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
@@ -148,17 +203,18 @@ def spoken_of(key: str) -> str:
     """Return the field that the words of a key speak of, though its name is none of those known."""
     *home, name = map(plain, key.split("."))
     words = set() if {*home} & {*spelt("elsewhere")} else set(re.split(r"[^a-z0-9]+|_", name))
-    for needed, field in thesaurus()["spoken"].items():
+    for needed, field in units("spoken").items():
         if all(words.intersection(some.split("|")) for some in needed.split()):
-            return str(field)
+            return field
     return ""
 
 
 @cache
 def _spelt_fields() -> tuple[tuple[str, str], ...]:
-    units = {name: thesaurus()[name] for name in (*DECISIVE, *PREFERRED, *REWARDED)}
-    del units["objective"], units["peft"]  # a table of another kind, and short words
-    return tuple((n, one) for n, of in units.items() for one in " ".join(of.values()).split())
+    fields = [
+        name for name in (*DECISIVE, *PREFERRED, *REWARDED) if name not in ("objective", "peft")
+    ]  # a table of another kind, and short words
+    return tuple((name, one) for name in fields for one in spelt(name))
 
 
 def _as_seen(name: str) -> str:

@@ -62,7 +62,7 @@ def _verdict(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         yield from _notes(*(f"{one}{more}" for one in others[:1]), style="")
         yield from _notes(words.open_gate(report))
         return
-    rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps} steps"
+    rate, steps = report.recipe.learning_rate, f"over {risk.horizon_steps:,} steps"
     if isinstance(risk, FromPublished):
         said = f"{trained}: {phrases.published(report, risk)}"
     elif rate is None:
