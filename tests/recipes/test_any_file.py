@@ -575,7 +575,7 @@ NAMED = "model: {name: gpt2}\ntokenizer: gpt2\ntraining: {lr: 1e-4, batch_size: 
         ("max_steps: 500", "testing: {max_length: 200}", "sequence_length", 256),
         ("max_steps: 500", "benchmark: {batch_size: 64}", "batch_size", 4),
         ("seed: 1", "run_name: reward-v1", "objective", None),
-        ("seed: 1", "dpo: {max_num_steps: 9}", "objective", None),
+        ("seed: 1", "dpo: {max_num_steps: 9}", "objective", "dpo"),
         ("seed: 1", "dpo: {enabled: false, max_num_steps: 9}", "objective", "lm"),
         ("seed: 1", "load_in_4bit: true", "peft", None),
         ("seed: 1", "load_in_4bit: true\nlora: {r: 8}", "peft", "qlora"),

@@ -497,19 +497,24 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
         elif rank is not None and not is_off:
             draft.unknown("peft", rank, f"{rank.key} is {rank.value}")
         return
+    if not said["bits"]:
+        draft.get(*spelt("peft", "bits"))  # asked for, so that a misspelt key is told
     marks = [str(word.value) if word else "", sign.key]
     is_four = bits is not None or any("qlora" in mark.lower() for mark in marks)
     whole = [sign, *names.find([*spelt("model", "names"), "model"])]
     is_four |= any(_FOUR_BITS.search(str(one.value)) is not None for one in whole)
     is_other = word is not None and _PLAIN_LORA.search(word.value.lower()) is None
-    rank_keys, alpha, targets = (
-        " ".join(one.key for one in said[part]) for part in ("rank", "alpha", "targets")
-    )
-    home = (rank_keys.split() or [sign.key])[0].rpartition(".")[0]
+    place = (said["rank"] or [sign])[0].key.rpartition(".")[0]
+    home = f"{place}." if place else ""
     plainly = str(sign.value).lower() if str(sign.value).lower() in LOW_RANK else "lora"
-    kind, switch = convert.kind_of_adapters(draft, plainly, home=f"{home}." if home else "")
+    kind, switch = convert.kind_of_adapters(draft, plainly, home=home)
     kind = "other" if is_other else "qlora" if is_four else kind
     draft.put("peft", kind, sign, bits if is_four else switch)
+    rank_keys, alpha, targets = (
+        " ".join(one.key for one in said[part])
+        or " ".join(f"{at}{one}" for at in ("", home) for one in spelt("peft", part))
+        for part in ("rank", "alpha", "targets")
+    )  # what is absent is asked for too: a misspelt key is then told
     convert.put_lora(draft, rank_keys, alpha, targets)
 
 

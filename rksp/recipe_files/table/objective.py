@@ -95,8 +95,7 @@ def _doubt(draft: Draft, names: Names) -> None:
     for key in () if draft.document.syntax == "python" else draft.document.stated().leaves():
         home = key.rpartition(".")[0]
         spoken = against.intersection(map(plain, home.split(".")))
-        switch = draft.document.find(f"{home}.enabled", f"{home}.enable", f"{home}.use")
-        if spoken and (switch is None or is_on(switch.value)):
+        if spoken and not _is_off(draft.document, home):
             found = Found(key=home, value="", line=draft.document.lines.get(key))
             draft.unknown("objective", found, f"{home} has settings, and {min(spoken)} is not read")
             return
@@ -115,6 +114,11 @@ def _doubt_script(draft: Draft) -> None:
     if why and not draft.knows("objective"):
         found = Found(key=WORDS, value="")
         draft.unknown("objective", found, f"{why}, and no objective is named")
+
+
+def _is_off(document: Document, home: str) -> bool:
+    switch = document.find(f"{home}.enabled", f"{home}.enable", f"{home}.use")
+    return switch is not None and not is_on(switch.value)
 
 
 def _parts(found: Found) -> list[str]:
@@ -142,7 +146,8 @@ def _signs(document: Document, names: Names) -> Iterator[tuple[Found, list[str],
         yield Found(key=WORDS, value="critic"), ["ppo"], True
     for home, settings in document.data.items():
         means = _meaning(Sign(names="", words=True), home) if isinstance(settings, Mapping) else []
-        if means and means[0] in _OWN_SECTIONS:  # a section of its own: `dpo: {max_num_steps: 20}`
+        if means and means[0] in _OWN_SECTIONS and not _is_off(document, home):
+            # A section of its own: `dpo: {max_num_steps: 20}`.
             yield Found(key=str(home), value=""), means, False
     rolled = set(spelt("objective", "rolled"))
     for key in document.stated().leaves():
