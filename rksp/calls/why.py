@@ -325,7 +325,7 @@ def _told(story: Story, watched: WatchReport | None) -> Iterator[str]:
         yield told
     else:  # which has more to tell than the loss
         yield told.replace("; nothing went wrong", "")
-        yield f"{re.sub('^it', 'It', watched.ended)}."
+        yield f"{re.sub('^the', 'The', watched.ended)}."
         yield from watched.conclusions
     if found.onset is None or found.fate in (Fate.NEVER_LEARNED, Fate.OVERFIT):
         return

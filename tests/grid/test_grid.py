@@ -165,7 +165,7 @@ def test_the_terminal_shows_it_all(worked):
     rows = worked[0][:-1]  # without the broken target, all share a width
     text = shown(rows, top=3)
     assert len(re.findall(r"(?m)^(?:ok|caution|risk) ", text.partition("\nRanked\n")[2])) == 3
-    assert re.search(r"(?m)^gpt2 .*n_layer=1 .*learning_rate=", text)
+    assert re.search(r"(?m)^gpt2 .*n_layer=1 .*\n +setting learning_rate=", text)
     assert re.search(r"1 · 0 · adamw +· <?\d+%( +[·░▒▓█] +[<>]?\d+%){2}$", text, re.MULTILINE)
     assert all(line == line.rstrip() for line in text.splitlines())
     fast = [row for row in rows if row.labels["lr"] == 1.0]

@@ -84,10 +84,10 @@ DONE = {"kind": "end", "steps": 40, "seconds": 2.0, "crash": None}
 @pytest.mark.parametrize(
     ("more", "verdict", "said"),
     [
-        ([DONE], "fine", ["It finished.", "No monitor raised an alarm."]),
+        ([DONE], "fine", ["The run finished.", "No monitor raised an alarm."]),
         ([ALARM, DATA, DONE], "alarmed", ["step 30", "usual", "padding"]),
         ([ALARM, STOP], "alarmed", ["rksp stopped at step 30"]),
-        ([{**DONE, "crash": "ValueError"}], "fine", ["It raised ValueError"]),
+        ([{**DONE, "crash": "ValueError"}], "fine", ["The run raised ValueError"]),
     ],
 )
 def test_the_log_of_a_watch_tells_its_alarms(tmp_path, more, verdict, said):

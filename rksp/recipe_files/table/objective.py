@@ -87,6 +87,8 @@ def _taught(draft: Draft, names: Names) -> None:
 def _doubt(draft: Draft, names: Names) -> None:
     """Leave the objective unknown where the run's own name alone speaks for another than text."""
     against, text = set(spelt("objective", "against")), set(spelt("objective", "for"))
+    if draft.trainer == "by name":
+        against |= set(spelt("objective", "taught"))
     called = names.find(spelt("objective", "called"))
     if draft.document.syntax == "python":  # a module of settings names what else it is for
         stated = map(draft.document.find, draft.document.leaves())
