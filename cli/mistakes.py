@@ -29,6 +29,7 @@ from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.misread import misread
+from rksp.recipe_files.table.reader import is_idle
 from rksp.recipe_files.table.spellings import number, plain, units
 from rksp.report.formats import suffixes_of
 
@@ -88,7 +89,7 @@ def complaint(error: Any, arguments: Sequence[str]) -> str:
     is_option = parameter.param_type_name == "option"
     name = parameter.opts[0] if is_option else parameter.name.upper()
     if hasattr(error, "param_type"):  # of one that is missing
-        return _missing(name, context)
+        return _missing(parameter, name, context)
     said = one_line(error.message)
     return f"{name} {said}" if said.startswith("is ") else f"{name}: {said}"
 
@@ -186,6 +187,9 @@ def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
         how = f"it belongs to rksp {', '.join(names)}; {_all(context)}"
         if option not in taken:
             yield from (_Reading(one, _ELSEWHERE, how) for one in spellings)
+    is_format = name.rpartition("_")[2] in suffixes_of().split()  # such as print_json
+    if "--set" in taken and is_idle(name) and not is_format:
+        yield _Reading(name, _ELSEWHERE, "it moves no answer of rksp; leave it out.")
 
 
 def _of_option(one: Any, name: str, value: str, context: Any) -> Iterator[_Reading]:
@@ -400,14 +404,15 @@ def _wanting(name: str, context: Any) -> str:
     return f"{name} needs a value{f' ({values})' if values else ''}: {option.help}"
 
 
-def _missing(name: str, context: Any) -> str:
+def _missing(parameter: Any, name: str, context: Any) -> str:
     """Say what a command lacks; a run file among its words may be what it wants."""
     path = context.command_path
     file = next((one for one in context.meta.get(TYPED, []) if is_run_file(one)), None)
     wants = any(one.name == "recipe_file" for one in context.command.params)
     is_meant = file is not None and wants and name == "TARGET"
     more = f"did you mean {path} {file}?" if is_meant else f"{path} --help says more."
-    return f"{path} needs {name}; {more}"
+    what = str(parameter.help).partition(":")[0].rstrip(".")
+    return f"{path} needs {name} ({what[:1].lower()}{what[1:]}); {more}"
 
 
 # The command that reads a kind of file, what is such a file, and what to say of it.

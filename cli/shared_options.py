@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rksp.question.question import Question
     from rksp.question.run import Run
 
-ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.")]
+ExitZero = Annotated[bool, Flag("--exit-zero", "Exit with 0 in place of 1 and 4.", also="no_fail")]
 
 
 class ModelOptions(Finite):
@@ -112,7 +112,7 @@ def format_of(*kinds: str) -> Any:
 def files_of(*kinds: str) -> Any:
     """Return the type of `--output` for kinds of documents, or for any."""
     said = f"Also save FILE ({suffixes_of(*kinds)}) or FORMAT=FILE; repeatable."
-    return Annotated[list[str], Flag("--output", said, also="save", aliases=("-o",), unit="file")]
+    return Annotated[list[str], Flag("--output", said, also="plot", aliases=("-o",), unit="file")]
 
 
 class ExitOptions(Finite):

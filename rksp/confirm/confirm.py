@@ -80,12 +80,12 @@ def confirm(
         InputError: Something cannot be used; raised before anything is trained.
         NotCovered: An intervention or fault finds nothing to act on in this model.
     """
+    options, measure = options or TrialOptions(), measure or MeasureOptions()
+    faults, arms = options.faults, parse_arms(options.arms)
     if recipe.learning_rate is None:
         raise InputError("A confirmation trains, so it needs a learning rate; give --lr.")
     check_trainable(source)
-    options, measure = options or TrialOptions(), measure or MeasureOptions()
-    faults = options.faults
-    arms = parse_arms(options.arms) if options.arms else default_arms(recipe, None)
+    arms = arms if options.arms else default_arms(recipe, None)
     lacks_weights = decide_start(source.start, recipe=recipe).kind == "elsewhere"
     if options.record is not None and (lacks_weights or faults):
         raise InputError(

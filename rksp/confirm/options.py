@@ -23,7 +23,7 @@ class TrialOptions(Finite):
             also="tiny small twin",
         ),
     ] = False
-    device: Annotated[str, Flag("--device", "cpu or cuda.", unit="device")] = "cpu"
+    device: Annotated[str, Flag("--device", "cpu or cuda.", also="gpu cuda", unit="device")] = "cpu"
 
     arms: Annotated[
         list[str],

@@ -351,8 +351,8 @@ class ModelSettings:
         group = {"dropout": None} if self.dropouts else {}
         if (meant := field_of(Recipe, name)) in Recipe.model_fields:
             return f"; {flags_of(Recipe)[meant].name} sets it for the recipe."
-        of_recipe = [one for flag in flags_of(Recipe).values() for one in flag.names.split()]
-        names = [*_dotted({**self.known, **group}), *self.renamed, *of_recipe]
+        of_recipe = " ".join(flag.names for flag in flags_of(Recipe).values()).split()
+        names = [*_dotted({**self.known, **group}), *self.renamed, *Recipe.model_fields, *of_recipe]
         last, same = name.split(".")[-1], self.renamed
         return nearest(name, names, same=same) or nearest(last, names, same=same) or "."
 

@@ -116,11 +116,11 @@ class Words:
         if self.metric is not None and is_gain(self.metric):
             raise InputError(f"{self.metric} is no loss: more of it is better; name a loss")
         name = self.metric or loss_among((*raw.curves, *raw.finals))
+        names = ", ".join(sorted({*raw.curves, *raw.finals})[:_NAMED]) or "none"
         if name is None:
-            names = ", ".join(sorted({*raw.curves, *raw.finals})[:_NAMED]) or "none"
             raise InputError(f"it has no loss among its columns ({names}); name it with --metric")
         if name not in raw.curves and name not in raw.finals:
-            raise InputError(f"it has no metric {name!r}")
+            raise InputError(f"it has no metric {name!r} among its columns ({names})")
         fields, target, overrides = self.settings(raw, texts)
         rate = _rate_of(raw, fields)
         if rate is None or not 0 < rate < math.inf:

@@ -336,9 +336,9 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
                 yield Unread(key=key, line=line, why=why)
             continue
         name = plain.rpartition(".")[2]
-        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not _is_idle(name)
-        is_idle = _is_idle(plain) and not misspelt(key) and not is_spoken
-        if not nearest and (is_known or is_idle):
+        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not is_idle(name)
+        is_known = is_known or (is_idle(plain) and not misspelt(key) and not is_spoken)
+        if not nearest and is_known:
             continue
         nearest = nearest or elsewhere(plain, absent)
         if nearest or draft.document.syntax != "python":  # its other names are a program's own
@@ -380,7 +380,8 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
     return min(levels, key=lambda one: (len(one), one), default="")
 
 
-def _is_idle(key: str) -> bool:
+def is_idle(key: str) -> bool:
+    """Tell whether a key has a word of what moves no answer, such as logging or checkpoints."""
     words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
     return not words.isdisjoint(_table("every").words.split())
 

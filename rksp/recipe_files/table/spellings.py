@@ -179,6 +179,7 @@ def is_on(value: object) -> bool:
     return value is True or str(value).lower() not in _NOT_OFF
 
 
+@cache
 def misspelt(key: str) -> str:
     """Return the field that a key nearly names; mostly empty.
 
@@ -225,8 +226,9 @@ def _as_seen(name: str) -> str:
 
 def _is_near(name: str, spelling: str) -> bool:
     most = 2 if len(spelling) > _SHORT else 1
-    is_as_long = name.count("_") == spelling.count("_")  # else it says more, or less
-    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1] or not is_as_long:
+    if name[:1] != spelling[:1] or abs(len(name) - len(spelling)) > most:
+        return False
+    if name.count("_") != spelling.count("_"):  # it says more, or less
         return False
     if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
         return False
