@@ -29,7 +29,7 @@ from rksp.ground.text import one_line
 from rksp.question.run import RUN_SUFFIXES, is_run_file
 from rksp.recipe import Recipe
 from rksp.recipe_files.parse.misread import misread
-from rksp.recipe_files.table.reader import is_idle
+from rksp.recipe_files.table.reader import moves_nothing
 from rksp.recipe_files.table.spellings import number, plain, units
 from rksp.report.formats import suffixes_of
 
@@ -187,8 +187,8 @@ def _readings(name: str, value: str, context: Any) -> Iterator[_Reading]:
         how = f"it belongs to rksp {', '.join(names)}; {_all(context)}"
         if option not in taken:
             yield from (_Reading(one, _ELSEWHERE, how) for one in spellings)
-    is_format = name.rpartition("_")[2] in suffixes_of().split()  # such as print_json
-    if "--set" in taken and is_idle(name) and not is_format:
+    is_format = f".{name.rpartition('_')[2]}" in suffixes_of().split()  # such as print_json
+    if "--evidence" in taken and not is_format and moves_nothing(name):
         yield _Reading(name, _ELSEWHERE, "it moves no answer of rksp; leave it out.")
 
 
@@ -290,13 +290,10 @@ def _distance(typed: str, spelling: str, rare: dict[str, float]) -> float:
     first, second = typed.split("_"), spelling.split("_")
     unseen = _UNSEEN * max(rare.values())
     both = [(w, second) for w in first] + [(w, first) for w in second]
-    weights = [rare.get(word, unseen) for word, _ in both]
-    alike = [
-        w * max(_alike(word, one) for one in of)
-        for (word, of), w in zip(both, weights, strict=True)
-    ]
+    total = sum(rare.get(word, unseen) for word, _ in both)
+    alike = sum(rare.get(word, unseen) * max(_alike(word, w) for w in of) for word, of in both)
     is_kind = _alike(first[-1], second[-1]) > 0  # an output format is a format
-    shared = sum(alike) / sum(weights) - (0 if is_kind else _CALLED)
+    shared = alike / total - (0 if is_kind else _CALLED)
     if len(second) > 1 and joined == "".join(word[:1] for word in second):
         shared = max(shared, _INITIALS)
     return 1 - max(shared, _alike(joined, other))
@@ -386,8 +383,7 @@ def _unexpected(said: str, context: Any) -> str:
     file = next((word for word in words if Path(word).suffix in (*RUN_SUFFIXES, ".json")), None)
     if setting := misplaced(words, context):
         return setting
-    takes = any(parameter.name == "recipe_file" for parameter in context.command.params)
-    if file is not None and takes:
+    if file is not None and any(one.name == "recipe_file" for one in context.command.params):
         return f"{path} takes one target; give the run file with --recipe {one_line(file, 200)}."
     if words:
         shown = one_line(", ".join(words), 200)
@@ -396,7 +392,6 @@ def _unexpected(said: str, context: Any) -> str:
 
 
 def _wanting(name: str, context: Any) -> str:
-    """Say what an option lacks that was typed without its value, or has too much."""
     option = next(one for one in context.command.params if name in one.opts + one.secondary_opts)
     if getattr(option, "is_flag", False):
         return f"{name} takes no value; write {name} alone."
@@ -405,12 +400,9 @@ def _wanting(name: str, context: Any) -> str:
 
 
 def _missing(parameter: Any, name: str, context: Any) -> str:
-    """Say what a command lacks; a run file among its words may be what it wants."""
     path = context.command_path
-    file = next((one for one in context.meta.get(TYPED, []) if is_run_file(one)), None)
-    wants = any(one.name == "recipe_file" for one in context.command.params)
-    is_meant = file is not None and wants and name == "TARGET"
-    more = f"did you mean {path} {file}?" if is_meant else f"{path} --help says more."
+    file = next(filter(is_run_file, context.meta.get(TYPED, []) if name == "TARGET" else ()), "")
+    more = f"did you mean {path} {file}?" if file else f"{path} --help says more."
     what = str(parameter.help).partition(":")[0].rstrip(".")
     return f"{path} needs {name} ({what[:1].lower()}{what[1:]}); {more}"
 
@@ -418,7 +410,7 @@ def _missing(parameter: Any, name: str, context: Any) -> str:
 # The command that reads a kind of file, what is such a file, and what to say of it.
 _KINDS: dict[str, tuple[Callable[[Path], bool], str]] = {
     "grid": (lambda path: is_store(path), "is the store of a grid; show it with"),
-    "report": (lambda path: _is_report(path), "is a report; show it with"),
+    "report": (lambda path: _has(path, b'"schema_version"'), "is a report; show it with"),
     "score": (lambda path: is_run_file(str(path)), "is a run file; judge it with"),
     "why": (lambda path: _is_log(path), "is neither a run file nor a model; if it is a log, try"),
 }
@@ -450,13 +442,11 @@ def refuse_other(name: str, *takes: str) -> None:
         raise InputError(f"{shown} {_KINDS[command][1]} rksp {command} {shown}.")
 
 
-def _is_report(path: Path) -> bool:
-    return path.suffix == ".json" and b'"schema_version"' in read_head(path, _LARGEST)
+def _has(path: Path, mark: bytes) -> bool:
+    return path.suffix == ".json" and mark in read_head(path, _LARGEST)
 
 
 def _is_log(path: Path) -> bool:
     from rksp.calls.why import is_read
 
-    if path.suffix == ".json":
-        return b'"loss":' in read_head(path, _LARGEST)
-    return path.suffix not in RUN_SUFFIXES and is_read(path)
+    return _has(path, b'"loss":') or (path.suffix not in (*RUN_SUFFIXES, ".json") and is_read(path))

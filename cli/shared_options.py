@@ -301,7 +301,6 @@ class RunOptions(Finite):
 
 
 def _refuse_idle(recipe: Recipe, typed: Iterable[str]) -> None:
-    """Refuse a typed field that has no effect in the recipe."""
     from rksp.recipe_files.said.origin import flag_of, used_in
 
     used = used_in(recipe.model_dump()) if typed else frozenset()

@@ -336,8 +336,8 @@ def unread(draft: Draft, trainer: str, known: Iterable[str]) -> Iterator[Unread]
                 yield Unread(key=key, line=line, why=why)
             continue
         name = plain.rpartition(".")[2]
-        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not is_idle(name)
-        is_known = is_known or (is_idle(plain) and not misspelt(key) and not is_spoken)
+        is_spoken = trainer == "by name" and bool(spoken_of(key)) and not _is_idle(name)
+        is_known = is_known or (_is_idle(plain) and not misspelt(key) and not is_spoken)
         if not nearest and is_known:
             continue
         nearest = nearest or elsewhere(plain, absent)
@@ -380,8 +380,12 @@ def elsewhere(key: str, asked: Iterable[str]) -> str:
     return min(levels, key=lambda one: (len(one), one), default="")
 
 
-def is_idle(key: str) -> bool:
-    """Tell whether a key has a word of what moves no answer, such as logging or checkpoints."""
+def moves_nothing(name: str) -> bool:
+    """Tell whether a setting moves no answer, such as one of logging or of checkpoints."""
+    return _is_idle(name) and not any(fnmatchcase(name, one) for one in _changing("every"))
+
+
+def _is_idle(key: str) -> bool:
     words = {_SINGULAR.sub("", word) for word in re.split(r"[^a-z0-9]+", key.lower())}
     return not words.isdisjoint(_table("every").words.split())
 

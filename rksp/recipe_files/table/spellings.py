@@ -226,9 +226,8 @@ def _as_seen(name: str) -> str:
 
 def _is_near(name: str, spelling: str) -> bool:
     most = 2 if len(spelling) > _SHORT else 1
-    if name[:1] != spelling[:1] or abs(len(name) - len(spelling)) > most:
-        return False
-    if name.count("_") != spelling.count("_"):  # it says more, or less
+    is_as_long = name.count("_") == spelling.count("_")  # else it says more, or less
+    if abs(len(name) - len(spelling)) > most or name[:1] != spelling[:1] or not is_as_long:
         return False
     if any((a in name) != (a in spelling) and (b in name) != (b in spelling) for a, b in _OTHERS):
         return False
