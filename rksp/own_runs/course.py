@@ -419,7 +419,9 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
 
 def _has_risen(held: _Facts) -> bool:
     """Tell whether a held-out loss is higher at its end than at its lowest, by more than noise."""
-    rise, after = held.ended - held.level, held.values[held.lowest :]
+    after = held.values[held.lowest :]
+    is_steady = len(after) >= FEWEST and bool((np.diff(after) > 0).all())
+    rise = (after[-1] if is_steady else held.ended) - held.level
     doubt = 2 * held.wobble
     if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
         doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))
