@@ -56,11 +56,13 @@ class Fate(StrEnum):
     OVERFIT = "overfit"
     UNTOLD = "cannot_tell"
     ALARMED = "alarmed"  # by the watch that wrote the log, where its loss did not fail
+    CRASHED = "crashed"  # as that log says of the script, where nothing else went wrong
 
     @property
     def is_failure(self) -> bool:
         """Whether the run failed."""
-        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD, Fate.ALARMED)
+        sound = (Fate.FINE, Fate.SPIKE_RECOVERED)
+        return self not in (*sound, Fate.UNTOLD, Fate.ALARMED, Fate.CRASHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
