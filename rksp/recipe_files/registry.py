@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -75,9 +76,11 @@ _LAUNCHED = (
     ("nproc_per_node", ("nnodes", "nnode")),
     ("num_processes", ()),
     ("num_gpus", ("num_nodes",)),
+    ("include", ()),
     ("np", ()),
     ("n", ()),
 )
+_INCLUDED = re.compile(r"[^:@]+:(\d+(?:,\d+)*)")  # DeepSpeed's devices of one host
 
 
 def read_recipe_file(
@@ -378,6 +381,8 @@ def _launched(draft: Draft) -> None:
     with contextlib.suppress(InputError):
         file = named_file(draft.document, str(flags.get("config_file", "")))
         flags = {**(file.data if file is not None else {}), **flags}
+    if included := _INCLUDED.fullmatch(str(flags.get("include", ""))):
+        flags["include"] = len(included[1].split(","))
     for key, others in _LAUNCHED:
         names = [name for name in (key, *others) if name in flags]
         counts = [count for name in names if type(count := flags[name]) is int and count > 0]

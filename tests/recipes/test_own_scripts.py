@@ -91,6 +91,23 @@ def test_a_command_has_the_defaults_of_its_script_and_they_are_no_signs(tmp_path
     assert read_of.settings == 2
 
 
+@pytest.mark.parametrize(
+    ("builds", "flags", "peft"),
+    [
+        ("LoraConfig(r=a.r)", "", "unknown"),
+        ("use(LoraConfig(r=a.r))", "--use_lora False", "none"),
+        ("print(a.r)", "", "none"),
+        ("TrainingArguments(bf16=True)", "--use_lora True --q_lora False --bits 4", "lora"),
+    ],
+)
+def test_adapters_that_a_commands_program_builds_are_unknown(builds, flags, peft, tmp_path):
+    (tmp_path / "train.py").write_text(f"a = parse()\n{builds}\n")
+    text = "python train.py --learning_rate 1e-5 --model_name_or_path gpt2 --save_steps 9"
+    found = read(tmp_path, f"{text} --output_dir o --per_device_train_batch_size 4 {flags}", "a.sh")
+    assert ("unknown" if "peft" in found.unknown else found.recipe().peft) == peft
+    assert found.recipe().precision == ("bf16" if "bf16" in builds else "fp32")
+
+
 def test_a_branch_on_an_option_is_the_one_that_its_default_takes(tmp_path):
     text = """
 import argparse

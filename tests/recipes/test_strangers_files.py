@@ -285,6 +285,9 @@ def test_a_shell_decides_its_branches_where_they_can_be_known(script, rate, tmp_
         ("--pre_seq_len 16", "peft"),
         ("--medusa_num_heads 4", "peft"),
         ("--lora_r 8", "peft"),
+        ("--nolora False", "peft"),
+        ("--vision_lora False", ""),
+        ("--q_lora_rank 512", ""),
         ("--config gone.yaml", "peft"),
         ("", ""),
     ],
@@ -300,6 +303,15 @@ def test_a_batch_of_one_device_or_of_all_is_unknown(tmp_path):
     )
     assert "batch_size" in read(tmp_path, launch.format(4), "a.sh").unknown
     assert read(tmp_path, launch.format(1), "b.sh").recipe().batch_size == 8
+
+
+def test_the_devices_that_deepspeed_includes_share_a_batch(tmp_path):
+    text = RUN.format("1e-4", "--per_device_train_batch_size 4")
+    launch = "deepspeed --include {} train.py"
+    one = read(tmp_path, text.replace("python train.py", launch.format("localhost:0,2,5")), "a.sh")
+    assert one.recipe().batch_size == 12
+    two = read(tmp_path, text.replace("python train.py", launch.format("a:0,1@b:0,1")), "b.sh")
+    assert two.field("batch_size").origin.kind == "assumed"
 
 
 def test_devices_that_share_a_sequence_share_a_batch(tmp_path):

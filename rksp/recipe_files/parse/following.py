@@ -18,6 +18,7 @@ from rksp.ground.files import is_file, read_head, read_text
 from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
 from rksp.recipe_files.parse.python_loop import NAMES, names_in
 from rksp.recipe_files.parse.python_names import Names
+from rksp.recipe_files.parse.python_values import last_word
 from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, as_section
@@ -93,12 +94,23 @@ def with_defaults(document: Document) -> Document:
         tree = ast.parse(text)
         names = Names(tree, {})
         given = {key.replace("-", "_") for key in document.data}
-        left = {key: value for key, value in {**names.options, NAMES: names_in(names.nodes)}.items()
+        own = {**names.options, **_fixed(names.nodes), NAMES: names_in(names.nodes)}
+        left = {key: value for key, value in own.items()
                 if key not in given and not isinstance(value, Unresolved)}  # fmt: skip
         return dataclasses.replace(
             document, data={**left, **document.data}, defaults=dict.fromkeys(left, script.name)
         )
     return document
+
+
+def _fixed(nodes: list[ast.AST]) -> Section:
+    """Return the numbers and switches that a script hands to its only `TrainingArguments`."""
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    makes = [call for call in calls if last_word(call).endswith("TrainingArguments")]
+    given = makes[0].keywords if len(makes) == 1 else []
+    return {one.arg: one.value.value for one in given if one.arg is not None
+            and isinstance(one.value, ast.Constant) and isinstance(one.value.value, int | float)
+            }  # fmt: skip
 
 
 def _script(document: Document) -> Path | None:

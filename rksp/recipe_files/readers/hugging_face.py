@@ -202,6 +202,8 @@ def _completions(draft: Draft) -> None:
         is_open = ("sequence_length",) if prompt is None else ()
         text = "of completions, after prompts of unknown length" if is_open else "both"
         draft.put("sequence_length", total, prompt, answer, text=text, after=is_open)
+    elif draft.value("objective") == "ppo" and not draft.is_read("sequence_length"):
+        draft.assume("sequence_length", "no setting gives the length of prompt and answer")
 
 
 def _groups(draft: Draft) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from rksp.recipe import LOW_RANK, PREFERENCES, REINFORCED, Recipe
 from rksp.recipe_files.parse.document import Document, Found, FoundNumber
-from rksp.recipe_files.parse.python_loop import BY_HAND, OPTIMIZERS, WORDS
+from rksp.recipe_files.parse.python_loop import BY_HAND, NAMES, OPTIMIZERS, WORDS
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.table import convert
@@ -487,7 +487,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     is_off = any(not is_on(one.value) or str(one.value).lower() == "full" for one in switches)
     sign = word or on or (rank if by_rank and not is_off else None)
     low = (one for one in said["bits"] if (number(one.value) or 0) <= _FEWEST)
-    bits = next((one for one in low if is_on(one.value)), None)
+    is_whole = any(one.value is False for one in said["bits"])  # `q_lora` off, whatever its bits
+    bits = next((one for one in low if is_on(one.value) and not is_whole), None)
     if sign is None:
         if by_rank and bits is not None and not draft.knows("peft"):
             draft.unknown("peft", bits, f"{bits.key} is {bits.value}: only adapters train on it")
@@ -496,6 +497,8 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
             draft.put("peft", "other", others[0])  # such as peft's `C3A`
         elif rank is not None and not is_off:
             draft.unknown("peft", rank, f"{rank.key} is {rank.value}")
+        elif not switches and all(number(one.value) != 0 for one in said["rank"]):
+            _doubt_adapters(draft)
         return
     if not said["bits"]:
         draft.get(*spelt("peft", "bits"))  # asked for, so that a misspelt key is told
@@ -517,6 +520,24 @@ def adapters(draft: Draft, names: Names | None = None, *, by_rank: bool = True) 
     )  # what is absent is asked for too: a misspelt key is then told
     convert.put_lora(draft, rank_keys, alpha, targets)
 
+
+def _doubt_adapters(draft: Draft) -> None:
+    """Leave the adapters unknown that a command's program builds, or that a flag is named for."""
+    document = draft.document
+    if document.syntax != "shell" or draft.knows("peft"):
+        return
+    built = _BUILDS.search(str(document.data.get(NAMES, "")))
+    stated = {key: document.find(key) for key in document.stated().leaves()}
+    named = (key for key, one in stated.items() if one is not None and _LORA_FLAG.search(key)
+             and (is_on(one.value) or key.startswith("no")))  # fmt: skip
+    key = built[0] if built else next(named, "")
+    if key:
+        said = f"{document.program} calls {key}" if built else f"{key} is not read"
+        draft.unknown("peft", Found(key=key, value=""), said)
+
+
+_BUILDS = re.compile(r"\b(\w*LoraConfig|get_peft_model)\b")
+_LORA_FLAG = re.compile(r"^(?!(q|kv)_)\w*lora", re.I)  # attention may have a low rank of its own
 
 _FILLED = {
     "optimizer": _optimizer,
