@@ -650,5 +650,6 @@ def test_a_decay_that_is_off_leaves_no_warmup(switch, schedule, warmup, tmp_path
     ("other", "is_known"), [("./gpt2-medium-openai-pretrained.pt", True), ("gpt2", False)]
 )
 def test_a_file_of_weights_beside_a_model_names_no_second_one(other, is_known, tmp_path):
-    text = f"lr: 1e-4\nstudent_model: gpt2-medium\nbase_model_kind: gpt2-medium\npretrain_ckpt_file: {other}\n"
+    models = "student_model: gpt2-medium\nbase_model_kind: gpt2-medium\n"
+    text = f"lr: 1e-4\n{models}pretrain_ckpt_file: {other}\n"
     assert (read(tmp_path, text).target is not None) is is_known
