@@ -234,7 +234,7 @@ def _verdict(courses: Sequence[CourseReport], history: History | None) -> str:
     if not courses:
         return "doubtful" if history is not None and history.doubt else "read"
     fate = Fate(courses[0].outcome)
-    known = {Fate.UNTOLD: "cannot tell", Fate.ALARMED: "alarmed"}
+    known = {Fate.UNTOLD: "cannot tell", Fate.CRASHED: "cannot tell", Fate.ALARMED: "alarmed"}
     return known.get(fate, "failed" if fate.is_failure else "fine")
 
 
@@ -252,8 +252,10 @@ def _course_report(
     story: Story, rate: RateReport | None, watched: WatchReport | None
 ) -> CourseReport:
     found = story.course
-    has_alarms = watched is not None and bool(watched.alarms or watched.causes)
-    is_alarmed = has_alarms and not found.fate.is_failure
+    fate = found.fate
+    if watched is not None and not fate.is_failure:
+        has_alarms, has_raised = watched.alarms or watched.causes, "raised" in watched.ended
+        fate = Fate.ALARMED if has_alarms else Fate.CRASHED if has_raised else fate
     of_held_out = found.fate is Fate.OVERFIT
     judged = definite(story.held_out) if of_held_out else story.curve
     at_onset = None
@@ -264,7 +266,7 @@ def _course_report(
         file=str(story.raw.file),
         metric=definite(story.held_out_name) if of_held_out else story.metric,
         records=len(judged.values),
-        outcome=(Fate.ALARMED if is_alarmed else found.fate).value,
+        outcome=fate.value,
         first_value=found.first,
         final_value=found.last,
         final_step=found.last_step,

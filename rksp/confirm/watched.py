@@ -150,6 +150,8 @@ def _conclusions(
         why = f"{one.text[:1].upper()}{one.text[1:]}."
         found.append(f"A cause, as step {one.step} shows: {one.cause}. {why}")
     cause = known[0] if known else None
+    if cause is not None and cause.text.endswith("raise the learning rate"):
+        return found  # nothing broke that an earlier state or an intervention would mend
     troubles = [step for step in (trial.onset, *(a.step for a in alarms[:1])) if step is not None]
     if troubles and cause is not None and cause.cause in ("rate", "warm-up"):
         start = (forecast.rates if forecast else {}).get("start_here")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 # C0 and C1 controls, DEL, line and paragraph separators, marks that reorder text or have no width,
 # and surrogates: these move the cursor, start a line, forge a log command, or hide the real text.
@@ -94,6 +96,11 @@ def rounded_down(rate: float) -> float:
 def many(number: int, noun: str) -> str:
     """Return `1 run` or `14,000 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def tally(kinds: Iterable[str]) -> str:
+    """Return how many there are of each kind, the most first: `3 fine, 1 diverged`."""
+    return ", ".join(f"{number} {kind}" for kind, number in Counter(kinds).most_common())
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -56,11 +56,13 @@ class Fate(StrEnum):
     OVERFIT = "overfit"
     UNTOLD = "cannot_tell"
     ALARMED = "alarmed"  # by the watch that wrote the log, where its loss did not fail
+    CRASHED = "crashed"  # as that log says of the script, where nothing else went wrong
 
     @property
     def is_failure(self) -> bool:
         """Whether the run failed."""
-        return self not in (Fate.FINE, Fate.SPIKE_RECOVERED, Fate.UNTOLD, Fate.ALARMED)
+        sound = (Fate.FINE, Fate.SPIKE_RECOVERED)
+        return self not in (*sound, Fate.UNTOLD, Fate.ALARMED, Fate.CRASHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,7 +421,9 @@ def _overfit(facts: _Facts, steps: np.ndarray, values: np.ndarray) -> Course | N
 
 def _has_risen(held: _Facts) -> bool:
     """Tell whether a held-out loss is higher at its end than at its lowest, by more than noise."""
-    rise, after = held.ended - held.level, held.values[held.lowest :]
+    after = held.values[held.lowest :]
+    is_steady = len(after) >= FEWEST and bool((np.diff(after) > 0).all())
+    rise = (after[-1] if is_steady else held.ended) - held.level
     doubt = 2 * held.wobble
     if len(after) >= _SEEN:  # a rise that goes on is no noise, however steep the fall before it
         doubt = min(doubt, 2 * _strays(after[::-1]) * (1 + _FEW / len(after)))

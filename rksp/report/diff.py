@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,9 +164,8 @@ def blocks(report: DiffReport) -> list[page.Block]:
     """Return the page of a comparison."""
     old, new = report.verdict
     title = page.Title(eyebrow="rksp diff", name=" → ".join(dict.fromkeys(report.target)), about="")
-    counts = states(Counter(change.state for change in report.changes))
     moved = f"still {new}" if old == new else f"{old} → {new}"
-    said = page.Verdict(verdict=new, headline=f"{moved}: {counts}")
+    said = page.Verdict(verdict=new, headline=f"{moved}: {states(report.changes)}")
     number = page.Numbers(report)
     return [title, said, *changed_blocks(report, number), *_moved(report, number)]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from rksp.documents.answer import CertainFailure, Estimate, Untold
 from rksp.documents.score import FilesReport, ScoreReport
-from rksp.ground.text import many, short
+from rksp.ground.text import many, short, tally
 from rksp.question import said as phrases
 from rksp.question.gate import deciding
 from rksp.question.said import odds
@@ -19,8 +18,7 @@ _HEAD = ("File", "Verdict", "P(failed)", "Rate", "Do not exceed", "Remark")
 
 def blocks(report: FilesReport) -> list[page.Block]:
     """Return the blocks of the page."""
-    counts = Counter(row.verdict for row in report.rows)
-    told = [f"{number} {verdict}" for verdict, number in counts.most_common()]
+    told = tally(row.verdict for row in report.rows) or "no run"
     skipped = f"; {many(report.skipped, 'other file')} skipped" if report.skipped else ""
     answered = [(row.name, row.report) for row in report.rows if row.report is not None]
     broken = [
@@ -33,7 +31,7 @@ def blocks(report: FilesReport) -> list[page.Block]:
     title = f"{many(len(report.rows), 'file')}{inside}"
     found: list[page.Block] = [
         page.Title(eyebrow="rksp score", name=title, about="by the configurations alone"),
-        page.Verdict(verdict=report.verdict, headline=f"{', '.join(told) or 'no run'}{skipped}"),
+        page.Verdict(verdict=report.verdict, headline=f"{told}{skipped}"),
     ]
     if answered:
         rows = [_row(name.removeprefix(folder), one) for name, one in answered]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from rksp.documents.confirm import WatchReport
 from rksp.documents.own_runs import (
-    CourseReport,
     HistoryReport,
     PastLadderReport,
     RateReport,
@@ -16,7 +14,7 @@ from rksp.documents.own_runs import (
     ScorecardReport,
 )
 from rksp.ground.flags import count
-from rksp.ground.text import many, one_line, short
+from rksp.ground.text import many, one_line, short, tally
 from rksp.report import blocks as page
 from rksp.report import courses
 from rksp.report.confirm import cut, loss_curves, profile, side_by_side, silences
@@ -35,8 +33,6 @@ _LOSS = (
     "Dashed lines mark the first alarm of each monitor. A ring marks the step at which the loss "
     "begins to show a failure."
 )
-
-
 _BAND = " The band is where earlier runs of the same command were after as many targets."
 
 
@@ -85,7 +81,8 @@ def _head(report: RunsReport, number: page.Numbers) -> Iterator[page.Block]:
         doubt = [page.Sentence(f"Nothing is learned: {history.doubt}.", "advice")]
     headline = summary(history) if history is not None else ""
     if report.courses:
-        headline = _fates(report.courses)
+        fates = tally(one.outcome.replace("_", " ") for one in report.courses)
+        headline = f"{many(len(report.courses), 'run')}: {fates}"
     yield page.Verdict(verdict=report.verdict, headline=headline, blocks=doubt)
 
 
@@ -100,13 +97,8 @@ _BECAME = {
     "overfit": "It overfitted",
     "cannot_tell": "Too few values to tell",
     "alarmed": "Its loss did not fail, and the watch raised an alarm",
+    "crashed": _HEADLINES["crashed"],
 }
-
-
-def _fates(found: Sequence[CourseReport]) -> str:
-    counted = Counter(one.outcome.replace("_", " ") for one in found)
-    ends = ", ".join(f"{count} {fate}" for fate, count in counted.most_common())
-    return f"{many(len(found), 'run')}: {ends}"
 
 
 def _course_row(report: RunsReport, i: int, number: page.Numbers) -> list[page.Words]:
@@ -136,8 +128,7 @@ def summary(history: HistoryReport) -> str:
     """Say how many runs were read, and how they ended: `14 runs (2 sweeps): 9 healthy, …`."""
     runs = [run for ladder in history.ladders for run in ladder.runs]
     ladders = sum(_is_ladder(ladder) for ladder in history.ladders)
-    counted = Counter(run.label for run in runs)
-    ends = ", ".join(f"{count} {label}" for label, count in counted.most_common())
+    ends = tally(run.label for run in runs)
     return f"{many(len(runs), 'run')} ({many(ladders, 'sweep')}): {ends}"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rksp.assessment.evidence import NOTHING_RAN
 from rksp.classifiers.edge_inputs import MEANINGS, WIDENED_BY
@@ -260,9 +259,10 @@ def decisive(report: documents.ScoreReport, seed: documents.SeedReport) -> str:
     return f"would be {said}" if said else ""
 
 
-def states(numbers: Mapping[Any, int]) -> str:
-    """List counts of states by severity: `1 new, 2 unchanged`, or "nothing to compare"."""
-    listed = [f"{numbers[s]} {s}" for s in STATES if numbers.get(s)]
+def states(changes: Iterable[documents.ChangeReport]) -> str:
+    """Count changes by state, the gravest first: `1 new, 2 unchanged`, or "nothing to compare"."""
+    numbers: Counter[str] = Counter(change.state for change in changes)
+    listed = [f"{numbers[s]} {s}" for s in STATES if s in numbers]
     return ", ".join(listed) or "nothing to compare"
 
 
@@ -313,12 +313,11 @@ def notes(report: documents.ScoreReport, seed: documents.SeedReport) -> list[str
     found += [f"not measured: {name} ({why})" for name, why in seed.forward.not_measured.items()]
     if seed.gradient is not None and seed.gradient.reason is not None:
         found.append(f"not measured: the gradient ({seed.gradient.reason})")
-    reasons = Counter(check.reason for check in report.not_run)
     found += [
         f"{number} checks were skipped: {reason.replace('it needs', 'they need')}"
         if number > 1
         else f"1 check was skipped: {reason}"
-        for reason, number in reasons.items()
+        for reason, number in Counter(check.reason for check in report.not_run).items()
     ]
     if seed.risk.outside:
         worst = sorted(seed.risk.outside.items(), key=lambda item: -item[1])[:4]

@@ -491,6 +491,15 @@ def test_noise_of_a_held_out_rise_is_measured_against_the_rise():
     assert judged(losses, held_out=(steps, wobbles)).fate is Fate.FINE
 
 
+def test_a_held_out_loss_that_rises_each_time_is_judged_by_its_last_value():
+    held = np.array([3.77, 1.92, 1.64, 1.56, 1.51, 1.50, 1.508, 1.51, 1.545, 1.585, 1.611])
+    steps, losses = np.arange(11.0), np.linspace(3.7, 0.8, 11)
+    found = judged(losses, held_out=(steps, held))
+    assert (found.fate, found.onset) == (Fate.OVERFIT, 6)
+    held[[8, 9]] = held[[9, 8]]  # as high at its end, and not each time
+    assert judged(losses, held_out=(steps, held)).fate is Fate.FINE
+
+
 def test_noisy_evaluations_that_turned_are_an_overfit():
     rng, steps = np.random.default_rng(3), np.arange(30.0)
     noise, losses = rng.normal(0, 0.01, 30), np.linspace(0.18, 0.09, 30)

@@ -9,6 +9,8 @@ import pytest
 from support.commands import run_rksp
 
 import rksp
+from rksp.confirm.watched import watched_run
+from rksp.report.formats import render
 
 SCRATCH = {"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4}
 ARGUMENTS = {
@@ -79,26 +81,44 @@ ALARM = {
 STOP = {"kind": "stop", "step": 30, "reason": "stopped at step 30"}
 DATA = {"kind": "cause", "step": 30, "cause": "data", "text": "one batch is all padding"}
 DONE = {"kind": "end", "steps": 40, "seconds": 2.0, "crash": None}
+CRASH = {**DONE, "crash": "ValueError"}
+SLOW, FAST = (
+    {
+        "kind": "cause",
+        "step": 30,
+        "cause": "rate",
+        "text": f"other steps learn; {way} the learning rate",
+    }
+    for way in ("raise", "lower")
+)
 
 
 @pytest.mark.parametrize(
-    ("more", "verdict", "said"),
+    ("more", "outcome", "said"),
     [
         ([DONE], "fine", ["The run finished.", "No monitor raised an alarm."]),
         ([ALARM, DATA, DONE], "alarmed", ["step 30", "usual", "padding"]),
         ([ALARM, STOP], "alarmed", ["rksp stopped at step 30"]),
-        ([{**DONE, "crash": "ValueError"}], "fine", ["The run raised ValueError"]),
+        ([ALARM, SLOW, DONE], "alarmed", ["raise the learning rate"]),
+        ([ALARM, FAST, DONE], "alarmed", ["lower the learning rate", "Go back to a state"]),
+        ([CRASH], "crashed", ["The run raised ValueError"]),
+        ([ALARM, CRASH], "alarmed", ["The run raised ValueError"]),
     ],
 )
-def test_the_log_of_a_watch_tells_its_alarms(tmp_path, more, verdict, said):
+def test_the_log_of_a_watch_tells_its_alarms(tmp_path, more, outcome, said):
     reading = {"kind": "reading", "monitor": "loss", "quantity": "loss", "layer": ""}
     losses = [{**reading, "step": n, "value": 4 - n / 20} for n in range(40)]
     log = tmp_path / "watch.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in [RUN, *losses, *more]))
     found = rksp.why(log)
     told = " ".join(found.courses[0].told)
-    assert found.verdict == found.courses[0].outcome == verdict
+    assert found.courses[0].outcome == outcome
+    assert found.verdict == ("cannot tell" if outcome == "crashed" else outcome)
     assert all(text in told for text in said) and "nothing went wrong" not in told
+    assert ("train on at" in told) == (FAST in more)  # one advice: that of the alarm's cause
+    if outcome == "crashed":  # as the page of the watch says of the same log
+        headline = render(watched_run(log), "text").splitlines()[1].partition("  ")[2]
+        assert headline.strip() and headline in render(found, "text")
 
 
 def test_python_and_the_command_line_say_the_same(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from rksp.documents.answer import (
@@ -200,8 +199,7 @@ def _findings(report: ScoreReport) -> Iterator[page.Block]:
 
 def _since(report: ScoreReport, changed: ComparisonReport | None) -> Iterator[page.Block]:
     if changed is not None:
-        counts = words.states(Counter(one.state for one in changed.changes))
-        said = page.Sentence(f"Compared with the baseline: {counts}.")
+        said = page.Sentence(f"Compared with the baseline: {words.states(changed.changes)}.")
         blocks = [said, *changed_blocks(changed, page.Numbers(report, "baseline/"))]
         yield page.Section("Since the baseline", blocks)
 

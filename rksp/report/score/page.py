@@ -121,10 +121,9 @@ def _rest(report: ScoreReport, seed: SeedReport) -> Iterator[Line]:
         said = f"{command}   (-v {_ALL})" if command else f"the same command with -v   ({_ALL})"
         yield Line(Text(f"  next: {said}", style="dim"), is_command=bool(command))
     else:
-        states = Counter(change.state for change in report.baseline.changes)
         is_open = report.verdict == "risk" and report.exit_code == 0
         passes = "; nothing is new or worse, so exit 0" * is_open
-        yield _line(f"  since the baseline: {words.states(states)}{passes}")
+        yield _line(f"  since the baseline: {words.states(report.baseline.changes)}{passes}")
 
 
 def _finding(report: ScoreReport) -> Iterator[Line]:
