@@ -373,6 +373,8 @@ def test_deepspeed_keeps_master_weights_in_float32_unless_told(precision, read_a
         ("save_num_steps: 5", ""),  # of no field that moves the answer
         ("eval: {my_batch_size: 8}", ""),  # of another run
         ("extends: BASE", "optimizer"),
+        ("inherits: BASE", "optimizer"),
+        ("train_batch_size: 8\ngradient_accum_steps: 4", "batch_size"),  # of a pass or a step
         ("train: {extends: BASE}", "optimizer"),
     ],
 )
@@ -624,3 +626,30 @@ def test_a_small_batch_is_held_against_no_run_that_does_not_tell_its_devices(
     )
     found = {one.code for one in score(str(path), evidence="config", devices=devices).findings}
     assert ("RKSP509" in found) == is_told
+
+
+@pytest.mark.parametrize(
+    ("more", "steps"),
+    [("", 20_000), ("num_epochs: 3", 20_000), ("max_steps: 1500", 1500), ("max_steps: 9000", 9000)],
+)
+def test_only_a_run_whose_length_is_said_ends_before_its_warmup(more, steps, tmp_path):
+    found = read(tmp_path, f"lr: 1e-4\nmodel_name: gpt2\nwarmup_steps: 2000\n{more}\n").recipe()
+    assert (found.max_steps, found.warmup_steps) == (steps, 2000)
+
+
+@pytest.mark.parametrize(
+    ("switch", "schedule", "warmup"), [("false", "constant", 0), ("true", "cosine", 100)]
+)
+def test_a_decay_that_is_off_leaves_no_warmup(switch, schedule, warmup, tmp_path):
+    text = f"lr: 1e-4\nmodel_name: gpt2\nwarmup_iters: 100\nmin_lr: 1e-5\ndecay_lr: {switch}\n"
+    found = read(tmp_path, text).recipe()
+    assert (found.schedule, found.warmup_steps) == (schedule, warmup)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_known"), [("./gpt2-medium-openai-pretrained.pt", True), ("gpt2", False)]
+)
+def test_a_file_of_weights_beside_a_model_names_no_second_one(other, is_known, tmp_path):
+    models = "student_model: gpt2-medium\nbase_model_kind: gpt2-medium\n"
+    text = f"lr: 1e-4\n{models}pretrain_ckpt_file: {other}\n"
+    assert (read(tmp_path, text).target is not None) is is_known

@@ -23,7 +23,8 @@ from rksp.recipe_files.parse.shell_command import CHOICE
 from rksp.recipe_files.parse.shell_words import ELSEWHERE
 from rksp.recipe_files.parse.values import Parsed, Section, Unresolved, as_section
 
-_BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherit_from", "parent_config")
+_BASES = ("_base_", "_BASE_", "__base__", "base_config", "extends", "inherits", "inherit_from",
+          "parent_config")  # fmt: skip
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _MOST, _DEEPEST = 40, 6  # files, and files of files
 _GLOBAL = "_global_"

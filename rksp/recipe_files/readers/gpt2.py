@@ -28,11 +28,9 @@ def _batch(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    """Set the schedule; with `decay_lr = False` it is constant and without warm-up."""
     fixed, lowest = draft.false("decay_lr"), draft.number_or(6e-5, "min_lr")
     if fixed is not None:
-        draft.put("schedule", "constant", fixed)
-        draft.put("warmup_steps", 0, fixed, text="decay_lr off means no warm-up either")
+        convert.put_fixed(draft, fixed)
         draft.default("min_lr_ratio", 1.0)
         return
     draft.default("schedule", "cosine")

@@ -137,7 +137,10 @@ def fill(draft: Draft) -> None:
     _optimizer(draft, names)
     _rate(draft, names)
     schedule = _first_that(Found.as_text, draft, names, "schedule", spelt("schedule", "name"))
-    if schedule is not None:
+    fixed = [one for one in names.find(["decay_lr"]) if one.value is False]
+    if fixed:
+        convert.put_fixed(draft, fixed[0])
+    elif schedule is not None:
         convert.put_schedule(draft, schedule)
     _length(draft, names)
     _batch(draft, names)

@@ -81,6 +81,12 @@ def put_optimizer(draft: Draft, found: Found) -> None:
     draft.put("optimizer", ours or "other", found, text=_read_as(found, ours or "other", loss))
 
 
+def put_fixed(draft: Draft, off: Found) -> None:
+    """Set a rate that stays as it is, as nanoGPT's does where `decay_lr` is off."""
+    draft.put("schedule", "constant", off)
+    draft.put("warmup_steps", 0, off, text=f"{off.key} off means no warm-up either")
+
+
 def put_schedule(draft: Draft, found: Found) -> None:
     """Set the schedule from its name; one that rksp does not have leaves it assumed."""
     ours, loss = schedule_of(str(found.value))

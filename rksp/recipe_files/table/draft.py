@@ -396,6 +396,10 @@ class Draft:
         for name, value in values.items():
             if name not in self._fields:
                 self._set(name, value, left_out(name, name in used))
+        steps, warmup = self._fields["max_steps"], self.value("warmup_steps")
+        is_open = steps.origin.kind in (OriginKind.ASSUMED, OriginKind.UNKNOWN)
+        if is_open and self.is_read("warmup_steps") and warmup >= steps.value:
+            self._set("max_steps", 10 * warmup, steps.origin)  # a run outlasts its warm-up
         return RecipeFile(
             path=self.document.path,
             trainer=self.trainer,

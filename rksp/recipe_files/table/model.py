@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rksp.ground.model import definite
-from rksp.models.names import is_hub_id, is_type, published, published_like
+from rksp.models.names import Published, is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
 from rksp.recipe_files.parse.document import Document, FoundText, beside, folders_above
 from rksp.recipe_files.parse.python_loop import WORDS
@@ -57,12 +57,13 @@ def model(draft: Draft, names: Names | None = None) -> None:
     )
     weights = next((one for one in named if _resolves(draft, one.value)), None)
     if weights is None and not any(_is_open(one.value) for one in said):
-        others = [one for one in texts(names.like(_NAMING)) if _known(one.value)]
-        if len({one.value for one in others}) > 1:
-            first, second = (f"{one.key} names {one.value}" for one in others[:2])
+        likely = reversed(texts(names.like(_NAMING)))
+        others = {known.id: one for one in likely if (known := _known(one.value)) is not None}
+        if len(others) > 1:
+            second, first, *_ = (f"{one.key} names {one.value}" for one in others.values())
             draft.no_target(f"{first}, and {second}; name the one that is trained as TARGET.")
             return
-        weights = next(iter(others), None)
+        weights = next(iter(others.values()), None)
     is_alike = weights is None or published(weights.value) is None  # perhaps where it is stored
     is_alike = is_alike or weights not in said  # perhaps a type, with sizes of its own beside it
     if is_alike and _literal(draft, draft.document.data, ""):
@@ -130,7 +131,7 @@ def _resized(draft: Draft, named: FoundText) -> None:
 def _weights(draft: Draft, found: FoundText, is_scratch: bool) -> None:
     draft.look(found.key)
     shape = shape_published(found.value) if is_scratch else None
-    shape = shape or (None if _known(found.value) else shape_of(found.value))
+    shape = shape or (None if _known(found.value) is not None else shape_of(found.value))
     if shape is not None:  # a trainer's own name of an architecture, not of weights
         draft.describe(*shape)
         return
@@ -144,14 +145,14 @@ def _is_open(value: Parsed) -> bool:
     )
 
 
-def _known(name: str) -> bool:
-    return published(name) is not None or published_like(name) is not None
+def _known(name: str) -> Published | None:
+    return published_like(name) or published(name)
 
 
 def _resolves(draft: Draft, name: str) -> bool:
     if not name or "\n" in name or "$" in name or len(name) > 300:
         return False
-    if _known(name) or (shape_of(name) is not None):
+    if _known(name) is not None or shape_of(name) is not None:
         return True
     there = beside(draft.document.path, f"{name}/config.json")
     return there is not None
