@@ -240,7 +240,7 @@ def _engine(work: shared.EngineOptions, store: Path, groups: int) -> Engine | No
         return RayEngine(work.workers, address=work.address)
     if work.engine == "slurm":
         from rksp.grid.engines.remote import SlurmEngine
-        from rksp.recipe_files.parse.document import parse_yaml
+        from rksp.recipe_files.parse.content import parse_yaml
 
         typed = assignments(work.slurm, "--slurm")
         parameters = {name: parse_yaml(value) for name, value in typed.items()}

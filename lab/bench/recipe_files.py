@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from rksp.ground.errors import InputError
-from rksp.recipe_files.parse.document import load_document, parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
+from rksp.recipe_files.parse.document import load_document
 from rksp.recipe_files.parse.python_source import FUNCTIONS
 from rksp.recipe_files.readers.meta import is_registry
 from rksp.recipe_files.registry import READERS, read_recipe_file

@@ -13,7 +13,7 @@ from pathlib import Path
 from lab.faults.commands import JSON, RATE, SCORE, SHAPE, TINY, said, short
 from rksp.grid.store import GridStore
 from rksp.models.resolve import resolve_tiny
-from rksp.recipe_files.parse.document import parse_file
+from rksp.recipe_files.parse.content import parse_file
 
 ROOT = Path(__file__).parents[2]
 RUNS, CONFIGS = (ROOT / "tests" / name for name in ("run_configs", "configs"))

@@ -15,7 +15,7 @@ from lab.zoo import FAMILIES
 from rksp.ground.errors import InputError, nearest
 from rksp.ground.model import Strict
 from rksp.ground.text import one_line
-from rksp.recipe_files.parse.document import parse_file
+from rksp.recipe_files.parse.content import parse_file
 
 
 class LadderGrid(Strict):

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from rksp.ground.budgets import SETTINGS, SOFTWARE
 from rksp.ground.errors import InputError
 from rksp.ground.files import parse_toml, read_text
-from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
 from rksp.recipe_files.said.facts import Fact
 
 _ALIASES = {  # other names of the same code

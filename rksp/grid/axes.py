@@ -19,7 +19,7 @@ from rksp.models.configuration import ModelSettings
 from rksp.models.resolve import settings_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical, names_weights
-from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
 from rksp.recipe_files.parse.misread import misread
 from rksp.recipe_files.parse.values import Parsed
 

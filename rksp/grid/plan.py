@@ -30,7 +30,8 @@ from rksp.ground.model import Strict
 from rksp.models.names import path_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import ROWS, canonical, read_rows
-from rksp.recipe_files.parse.document import Document, load_document, parse_file
+from rksp.recipe_files.parse.content import parse_file
+from rksp.recipe_files.parse.document import Document, load_document
 from rksp.recipe_files.said.origin import RecipeFile
 
 MAX_CELLS = 10_000

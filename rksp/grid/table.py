@@ -24,7 +24,7 @@ from rksp.ground.files import atomic_write, check_writable
 from rksp.ground.flags import flags_of
 from rksp.recipe import Recipe
 from rksp.recipe_files.columns import canonical
-from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
 
 ANSWERS = ("ok", "caution", "risk")
 JUDGED = (*ANSWERS, "cannot tell", "not assessed")

@@ -19,7 +19,7 @@ from rksp.ground.files import read_limited, read_text
 from rksp.ground.flags import field_of
 from rksp.ground.reading import parse_json
 from rksp.recipe import Recipe
-from rksp.recipe_files.parse.document import parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
 from rksp.recipe_files.parse.values import read_number
 from rksp.recipe_files.table.names import optimizer_of, precision_of, schedule_of
 

@@ -11,7 +11,8 @@ from support.places import RUN_CONFIGS as CONFIGS
 
 from rksp.ground.errors import InputError
 from rksp.recipe import Recipe
-from rksp.recipe_files.parse.document import load_document, parse_yaml
+from rksp.recipe_files.parse.content import parse_yaml
+from rksp.recipe_files.parse.document import load_document
 from rksp.recipe_files.parse.values import Unresolved
 from rksp.recipe_files.registry import READERS, read_recipe_file
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from rksp.ground.budgets import CODE, RUN_FILE
 from rksp.ground.errors import InputError
 from rksp.ground.files import is_file, read_head, read_text
-from rksp.recipe_files.parse.document import Document, beside, folders_above, load_document
+from rksp.recipe_files.parse.document import Document, load_document
+from rksp.recipe_files.parse.places import beside, folders_above
 from rksp.recipe_files.parse.python_loop import NAMES, names_in
 from rksp.recipe_files.parse.python_names import Names
 from rksp.recipe_files.parse.python_values import last_word

@@ -79,3 +79,8 @@ def unwrapped_lines(lines: Mapping[str, int]) -> dict[str, int]:
             inner = ".".join((parts[0], *parts[2:]))
             found[inner] = line if len(parts) > 2 else lines[parts[0]]
     return found
+
+
+def underscored(key: object) -> str:
+    """Return a key with underscores where trainers may write dashes."""
+    return str(key).replace("-", "_")

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from rksp.ground.model import definite
 from rksp.models.names import Published, is_hub_id, is_type, published, published_like
 from rksp.recipe import PREFERENCES, REINFORCED
-from rksp.recipe_files.parse.document import Document, FoundText, beside, folders_above
+from rksp.recipe_files.parse.document import Document, FoundText
+from rksp.recipe_files.parse.places import beside, folders_above
 from rksp.recipe_files.parse.python_loop import WORDS
 from rksp.recipe_files.parse.values import Parsed, Section, Unresolved
 from rksp.recipe_files.table import convert
