@@ -42,8 +42,8 @@ the default of its optimizer; what it only names is unknown. Options of a script
 defaults, also those that a command leaves out, and names are followed into the repository's
 modules. A notebook is read as the script of its cells, or their commands; shell scripts, makefiles
 and Dockerfiles as the shell runs them, with the files that they write, include and start. Base
-files (Hydra's `defaults`, `_base_`) are followed within the repository, and Hydra's commands
-composed.
+files (Hydra's `defaults`, `_base_`, `extends`, `inherits`) are followed within the repository, and
+Hydra's commands composed.
 
 A field is *given*, *absent* or *unknown*. What stands in the file and cannot be followed
 (`${{oc.env:LR}}`, `!include`, `auto`, a value set on a condition, two keys or two commands that
