@@ -137,7 +137,7 @@ def fill(draft: Draft) -> None:
     _optimizer(draft, names)
     _rate(draft, names)
     schedule = _first_that(Found.as_text, draft, names, "schedule", spelt("schedule", "name"))
-    fixed = [one for one in names.find(["decay_lr"]) if one.value is False]
+    fixed = [one for one in names.find(spelt("schedule", "decays")) if one.value is False]
     if fixed:
         convert.put_fixed(draft, fixed[0])
     elif schedule is not None:
